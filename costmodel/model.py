@@ -23,7 +23,7 @@ _MOE = ("experts_per_token", "expert_ffn_hidden", "shared_experts", "first_dense
 class Model:
     """A decoder-only transformer. Widths are in elements, counts in units.
 
-    Layer i (from 0) is a mixture of experts (MoE) when `experts` > 0, i >= `first_dense_layers` and i + 1 is a
+    Layer i (from 0) is a mixture of experts (MoE) if `experts` > 0, i >= `first_dense_layers` and i + 1 is a
     multiple of `moe_layer_step`; all others have a dense MLP of width `ffn_hidden`. `mlp_bias` holds for
     dense MLPs and experts alike. With `attention = "mla"` (multi-head latent attention, DeepSeek-V2) every
     head has its own key and value, so `kv_heads` = `heads` and `head_dim` = `qk_nope_head_dim` +
@@ -169,9 +169,11 @@ def _build(path: Path, values: dict[str, Any]) -> Model:
 
 def _check_type(model: str, key: str, kind: object, value: object) -> None:
     if kind is int:
-        minimum = int(key in _AT_LEAST_ONE)
-        if type(value) is not int or value < minimum:
-            raise InputError(f"model {model!r}: {key} must be an integer >= {minimum}, got {value!r}")
+        lowest, highest = int(key in _AT_LEAST_ONE), 10_000 if key in ("layers", "mtp_layers") else 10**9
+        if type(value) is not int or not lowest <= value <= highest:
+            raise InputError(
+                f"model {model!r}: {key} must be an integer from {lowest} to {highest}, got {value!r}"
+            )
     elif kind is bool:
         if type(value) is not bool:
             raise InputError(f"model {model!r}: {key} must be true or false, got {value!r}")

@@ -5,9 +5,15 @@ v vocab; MLA: q_r and kv_r the query and KV ranks, d_n and d_r the head widths w
 position, d_v the value width; g = 3 matrices in a gated MLP, 2 in a plain one.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
+from costmodel.layouts import Column
 from costmodel.model import Model
+
+_VOCAB_MULTIPLE = 128
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,8 +80,8 @@ def total(model: Model) -> int:
 def active(model: Model) -> int:
     """Parameters of the main model that one token meets: `total` less the routed experts it is not sent to.
 
-    The whole input embedding counts, although a token reads one row of it: DeepSeek-V3 37.55e9. Without it the
-    figure is 36.63e9 (2.5 % less): subtract `counts(model).embedding`, unless the head is tied to it.
+    The whole input embedding counts, although a token reads one row of it: DeepSeek-V3 37.55e9. Without it
+    the figure is 36.63e9 (2.5 % less): subtract `counts(model).embedding`, unless the head is tied to it.
     """
     idle = model.experts - model.experts_per_token
     return total(model) - model.moe_layers * idle * counts(model).expert
@@ -84,6 +90,80 @@ def active(model: Model) -> int:
 def mtp(model: Model) -> int:
     """Parameters of all multi-token-prediction depths, each one more layer like the last and `Counts.mtp`."""
     return model.mtp_layers * (layer(model, moe=model.layer_is_moe[-1]) + counts(model).mtp)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageParameters:
+    """Parameters on one rank of a pipeline stage, float64 columns.
+
+    `matrices` are the layers' matrices that tensor parallelism divides, `ends` what keeps 16-bit weights under
+    fp8 (embedding, head, norms, router), `expert` the routed experts.
+    """
+
+    matrices: Column
+    ends: Column
+    expert: Column
+
+    @property
+    def dense(self) -> Column:
+        """All but the routed experts: what the dense data-parallel group replicates or shards."""
+        return self.matrices + self.ends
+
+
+def vocab_per_rank(model: Model, tp: Column) -> Column:
+    """Rows of embedding and head on a rank: the vocabulary is padded to a multiple of 128 tp (Megatron-LM)."""
+    return np.ceil(model.vocab / (_VOCAB_MULTIPLE * tp)) * _VOCAB_MULTIPLE
+
+
+def key_share(model: Model, tp: Column) -> Column:
+    """Share of the key and value heads on a rank: 1 / tp, but one head at least; more ranks hold copies."""
+    return np.maximum(1.0 / tp, 1.0 / model.kv_heads)
+
+
+def stage_parameters(
+    model: Model, stage: Mapping[str, Column], tp: Column, ep: Column, etp: Column
+) -> StageParameters:
+    """Parameters per rank of a stage that holds `dense`, `moe`, `mtp` layers and `embedding`, `head` (0 or 1).
+
+    All columns are float64. Tensor parallelism divides the matrices of attention, MLP and shared experts and the
+    padded vocabulary; norms, router and the projections down to MLA's ranks are on each of its ranks
+    (Megatron-LM: multi_latent_attention.py); key and value heads follow `key_share`. A routed expert lies on
+    1 / (ep etp) of the ranks. A stage with an MTP layer and no embedding holds a copy of it; with tied embeddings
+    a stage that holds both ends keeps one matrix.
+    """
+    c, h = counts(model), model.hidden
+    keys, whole = _keys(model), _undivided(model)
+    moe = stage["moe"] + stage["mtp"] * model.layer_is_moe[-1]
+    dense = stage["dense"] + stage["mtp"] * (not model.layer_is_moe[-1])
+    layers = dense + moe
+    split = (
+        layers * (c.attention - keys - whole)
+        + dense * c.dense_mlp
+        + moe * c.shared
+        + stage["mtp"] * 2 * h * h
+    )
+    embedding = np.maximum(stage["embedding"], np.minimum(stage["mtp"], 1.0))
+    head = stage["head"] * (1.0 - embedding * model.tied_embeddings)
+    norms = stage["mtp"] * (c.mtp - 2 * h * h) + stage["head"] * c.final_norm
+    positions = embedding * model.learned_positions * h
+    return StageParameters(
+        matrices=split / tp + layers * keys * key_share(model, tp) + layers * whole,
+        ends=(embedding + head) * vocab_per_rank(model, tp) * h
+        + (layers * c.norms + moe * c.router + norms + positions),
+        expert=moe * (model.experts * c.expert) / (ep * etp),
+    )
+
+
+def _keys(m: Model) -> int:
+    """Parameters of one layer's key and value projections, where a tensor-parallel rank may hold copies."""
+    return 0 if m.attention == "mla" else 2 * m.kv_heads * m.head_dim * (m.hidden + m.qkv_bias)
+
+
+def _undivided(m: Model) -> int:
+    """Parameters of one layer's attention that every tensor-parallel rank holds in full."""
+    if m.attention != "mla":
+        return m.qk_norm * 2 * m.head_dim
+    return (m.hidden + 1) * (m.q_lora_rank + m.kv_lora_rank) + m.hidden * m.qk_rope_head_dim
 
 
 def _gqa(m: Model) -> int:
