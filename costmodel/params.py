@@ -96,8 +96,8 @@ def mtp(model: Model) -> int:
 class StageParameters:
     """Parameters on one rank of a pipeline stage, float64 columns.
 
-    `matrices` are the layers' matrices that tensor parallelism divides, `ends` what keeps 16-bit weights under
-    fp8 (embedding, head, norms, router), `expert` the routed experts.
+    `matrices` are the layers' matrices but the routed experts, `expert` the routed experts, `ends` the rest:
+    embedding, head, norms and router, whose weights stay in 16 bits under fp8.
     """
 
     matrices: Column
@@ -111,7 +111,7 @@ class StageParameters:
 
 
 def vocab_per_rank(model: Model, tp: Column) -> Column:
-    """Rows of embedding and head on a rank: the vocabulary is padded to a multiple of 128 tp (Megatron-LM)."""
+    """Rows of embedding and head on a rank; the vocabulary is padded to a multiple of 128 tp."""
     return np.ceil(model.vocab / (_VOCAB_MULTIPLE * tp)) * _VOCAB_MULTIPLE
 
 
@@ -123,13 +123,13 @@ def key_share(model: Model, tp: Column) -> Column:
 def stage_parameters(
     model: Model, stage: Mapping[str, Column], tp: Column, ep: Column, etp: Column
 ) -> StageParameters:
-    """Parameters per rank of a stage that holds `dense`, `moe`, `mtp` layers and `embedding`, `head` (0 or 1).
+    """Parameters per rank of a stage with `dense`, `moe`, `mtp` layers and `embedding`, `head` (0 or 1).
 
-    All columns are float64. Tensor parallelism divides the matrices of attention, MLP and shared experts and the
-    padded vocabulary; norms, router and the projections down to MLA's ranks are on each of its ranks
-    (Megatron-LM: multi_latent_attention.py); key and value heads follow `key_share`. A routed expert lies on
-    1 / (ep etp) of the ranks. A stage with an MTP layer and no embedding holds a copy of it; with tied embeddings
-    a stage that holds both ends keeps one matrix.
+    All columns are float64. Tensor parallelism divides the matrices of attention, MLP and shared experts and
+    the padded vocabulary; norms, router and the projections down to MLA's ranks are on each of its ranks
+    (Megatron-LM, multi_latent_attention.py: "duplicated"); key and value heads follow `key_share`. A routed
+    expert lies on 1 / (ep etp) of the ranks. A stage with an MTP layer and no embedding holds a copy of it;
+    with tied embeddings a stage that holds both ends keeps one matrix.
     """
     c, h = counts(model), model.hidden
     keys, whole = _keys(model), _undivided(model)
