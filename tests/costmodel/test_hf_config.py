@@ -222,10 +222,12 @@ def test_one_wrong_value_gives_a_model_or_one_line(config: dict[str, Any], data:
         try:
             model = load_model(path)
         except InputError as wrong:
-            assert str(wrong).startswith(f"{path}: ")
-            assert "\n" not in str(wrong)
+            message = str(wrong)
         else:
+            message = f"{path}: "
             assert 0 < active(model) <= total(model)
+    assert message.startswith(f"{path}: ")
+    assert "\n" not in message
 
 
 def test_unknown_model_type_lists_the_known_ones(tmp_path: Path) -> None:
