@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from hardware.errors import InputError
 from hardware.gpu import Gpu
@@ -14,14 +15,16 @@ OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "p2p")
 class Curve:
     """What one collective reaches on one level, by group size and message size.
 
-    group       members of the group, rising. On the innermost level: GPUs. On a level above: nodes, with one GPU of
-                each in the group
+    group       members of the group, rising. Innermost level: GPUs. A level above: nodes (innermost
+                domains), with one GPU of each in the group; with g GPUs of each, g rings run side by side,
+                each with V/g on one NIC
     latency     s, the time of a tiny message (512 B) at each group size
     size        bytes V of the full tensor (p2p: of the message), rising: 1, 8, 64, 512 MiB
-    efficiency  [group][size] bus bandwidth over the level's bandwidth. Bus bandwidth is q V / t with the whole time
-                t, latency included: t = q V / (efficiency bandwidth) at the listed sizes, nothing to be added.
-                q = 2(n-1)/n for all_reduce, (n-1)/n for all_gather, reduce_scatter and all_to_all, 1 for p2p
-                (nccl-tests PERFORMANCE.md). All-reduce with in-switch reduction (NVLS) may come near 1.
+    efficiency  [group][size] bus bandwidth over the level's bandwidth. Bus bandwidth is q V / t with the
+                whole time t, latency included: at the listed sizes t = q V / (efficiency bandwidth) and
+                nothing is to be added. q = 2(n-1)/n for all_reduce, (n-1)/n for all_gather, reduce_scatter
+                and all_to_all, 1 for p2p (nccl-tests PERFORMANCE.md). All-reduce in the switch (NVLS) comes
+                near 1.
     """
 
     group: tuple[int, ...]
@@ -31,11 +34,12 @@ class Curve:
 
     def __post_init__(self) -> None:
         for name, axis in (("group", self.group), ("size", self.size)):
-            if not axis or any(right <= left for left, right in zip(axis, axis[1:], strict=False)):
+            if not axis or any(right <= left for left, right in pairwise(axis)):
                 raise InputError(f"{name} = {axis}: must rise")
         if len(self.latency) != len(self.group):
             raise InputError(f"latency: has {len(self.latency)} figures for {len(self.group)} group sizes")
-        if len(self.efficiency) != len(self.group) or any(len(row) != len(self.size) for row in self.efficiency):
+        widths = {len(row) for row in self.efficiency}
+        if len(self.efficiency) != len(self.group) or widths != {len(self.size)}:
             raise InputError(
                 f"busbw: expected {len(self.group)} rows (group sizes) of {len(self.size)} figures (sizes)"
             )
@@ -45,9 +49,9 @@ class Curve:
     def rebased(self, reference: float, bandwidth: float, scale: float = 1.0) -> "Curve":
         """The curve on a link of another bandwidth [B/s] than the one it was measured on (`reference`).
 
-        The largest message keeps its fraction of the link, times `scale`, at most 1. The overhead of the smaller
-        ones, as time per byte beyond the largest one's, does not depend on the link:
-        1/b(V) = 1/b_ref(V) - 1/b_ref(V_max) + 1/b(V_max). The same bandwidth and scale 1 give the curve itself.
+        The largest message keeps its fraction of the link, times `scale`, at most 1. What a smaller one
+        takes beyond it, as time per byte, does not depend on the link:
+        1/b(V) = 1/b_ref(V) - 1/b_ref(V_max) + 1/b(V_max). Equal bandwidths and scale 1 change nothing.
         """
         if reference == bandwidth and scale == 1.0:
             return self
@@ -101,15 +105,15 @@ class Level:
 class Cluster:
     """GPUs of one kind joined by nested levels of links, innermost first.
 
-    Ranks fill the machine in order: GPUs 0 .. size-1 share the first unit of a level. Bandwidths are per GPU and
-    direction, and a NIC belongs to a GPU, so what a group sees above the innermost level depends on how many of its
-    members sit in each node (or innermost domain):
-    - one member a node (for example data parallelism with TP = 8): ONE NIC, 50 GB/s on a DGX H100, however many NICs
-      the node has; the other seven serve the other groups at the same time;
+    Ranks fill the machine in order: GPUs 0 .. size-1 share the first unit of a level. Bandwidths are per GPU
+    and direction, and a NIC belongs to a GPU, so what a group sees above the innermost level depends on how
+    many of its members sit in each node (or innermost domain):
+    - one member a node (for example data parallelism with TP = 8): ONE NIC, 50 GB/s on a DGX H100, however
+      many NICs the node has; the other seven serve the other groups at the same time;
     - all 8 GPUs of each node: rings over all 8 NICs, 400 GB/s per node, then bounded by NVLink.
     An all-to-all cannot pool NICs: each GPU sends the share that leaves its node through its own.
 
-    gpus_per_node   GPUs of a host: 8 on a DGX, 4 on a GB200 tray (whose NVLink domain, levels[0].size, is 72)
+    gpus_per_node   GPUs of a host: 8 on a DGX, 4 on a GB200 tray (its NVLink domain, levels[0].size, is 72)
     levels          innermost first, sizes rising, each a multiple of the one before, the last 0 = unlimited
     nics_per_gpu    NICs a GPU has for itself; their sum is `bandwidth` of the levels above the innermost
     max_gpus        most GPUs that a search may ask for
@@ -148,7 +152,7 @@ class Cluster:
         last = self.levels[-1]
         if last.size != 0:
             raise InputError(f"levels.{last.name}.size = {last.size}: the last level must be 0 (no limit)")
-        for inner, outer in zip(self.levels, self.levels[1:-1], strict=False):
+        for inner, outer in pairwise(self.levels[:-1]):
             if inner.size == 0 or outer.size <= inner.size or outer.size % inner.size:
                 raise InputError(
                     f"levels.{outer.name}.size = {outer.size}: must be a multiple of "
@@ -157,8 +161,8 @@ class Cluster:
         domain = self.fast_domain
         if domain and domain % self.gpus_per_node and self.gpus_per_node % domain:
             raise InputError(
-                f"gpus_per_node = {self.gpus_per_node}: does not fit levels.{self.levels[0].name}.size = {domain}; "
-                "one must divide the other"
+                f"gpus_per_node = {self.gpus_per_node}: does not fit levels.{self.levels[0].name}.size = "
+                f"{domain}; one must divide the other"
             )
 
     @property

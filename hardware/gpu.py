@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from hardware.errors import InputError
 from hardware.reader import Provenance
@@ -9,7 +10,7 @@ from hardware.reader import Provenance
 PRECISIONS = ("bf16", "fp16", "fp8", "mxfp8", "nvfp4")
 GEMM_KINDS = ("bf16", "fp8", "fp8_block")
 
-# Vendors write GB for the GiB that the memory holds: usable memory may exceed the nominal figure by this much.
+# Vendors write GB for the GiB that the memory holds: usable memory may exceed the nominal by this much.
 _GIB_PER_GB = 2.0**30 / 1e9
 
 
@@ -17,8 +18,8 @@ _GIB_PER_GB = 2.0**30 / 1e9
 class GemmTable:
     """Achieved over peak FLOP/s of a GEMM with M rows (tokens) and N columns, median over K of 2k to 30k.
 
-    m, n: log-midpoints of the ranges that were measured, rising. eta[i][j]: fraction at m[i], n[j], in (0, 1].
-    Source: TIME_MODEL table of measured bursts, ai-dynamo/aiconfigurator@095f58a5.
+    m, n: log-midpoints of the measured ranges, rising. eta[i][j]: fraction at m[i], n[j], in (0, 1].
+    Source: measured bursts in ai-dynamo/aiconfigurator@095f58a5; sustained training is slower.
     """
 
     m: tuple[float, ...]
@@ -27,7 +28,7 @@ class GemmTable:
 
     def __post_init__(self) -> None:
         for name, axis in (("m", self.m), ("n", self.n)):
-            if not axis or any(right <= left for left, right in zip(axis, axis[1:], strict=False)):
+            if not axis or any(right <= left for left, right in pairwise(axis)):
                 raise InputError(f"{name} = {axis}: must rise")
         if len(self.eta) != len(self.m) or any(len(row) != len(self.n) for row in self.eta):
             widths = sorted({len(row) for row in self.eta})
@@ -48,11 +49,11 @@ class Gpu:
     """One GPU. SI units: B, B/s, FLOP/s, W.
 
     memory             nominal HBM as the vendor prints it (80 GB = 80e9 B)
-    usable_memory      what the driver leaves to the job. It can exceed `memory`: an "80 GB" H100 holds 80 GiB and
-                       leaves 79.1 GiB = 84.9e9 B
+    usable_memory      what the driver leaves to the job. It can exceed `memory`: an "80 GB" H100 holds
+                       80 GiB and leaves 79.1 GiB = 84.9e9 B
     memory_bandwidth   HBM, both directions together
-    peak               dense FLOP/s by precision: bf16 and fp16 always; fp8, mxfp8, nvfp4 where the GPU has them
-    gemm               GemmTable by kind: bf16; fp8 (scaled per tensor) and fp8_block (scaled per block) with fp8
+    peak               dense FLOP/s by precision: bf16, fp16; fp8, mxfp8, nvfp4 where the GPU has them
+    gemm               GemmTable by kind: bf16; with fp8 also fp8 (per-tensor scaling) and fp8_block
     memory_efficiency  share of HBM bandwidth that an elementwise kernel reaches
     power              board power
     provenance         tag and source of every number, by key path in its TOML file

@@ -11,6 +11,7 @@ from hardware.errors import InputError
 
 Tag = Literal["spec", "measured", "fitted", "inherited", "assumed"]
 _RESERVED = ("source", "tag")
+_Bounds = tuple[float | None, float | None, float | None]
 _FACT_KEYS = ("value", "source", "tag", "note")
 
 
@@ -41,9 +42,10 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 class Table:
-    """A TOML table. A number may be written plain (SI), as a text with a unit, or as a fact with its source:
-    `{value = "3.35 TB/s", source = "data sheet", tag = "spec"}`. The keys `source` and `tag` of a table hold for
-    the plain numbers in it and below. Every method that reads raises InputError, one line: file, key and value.
+    """A TOML table. A number may be plain (SI), a text with a unit, or a fact with its source:
+    `{value = "3.35 TB/s", source = "data sheet", tag = "spec"}`. The keys `source` and `tag` of a table hold
+    for the plain numbers in it and below. Every method that reads raises InputError, one line that names
+    file, key and value.
     """
 
     def __init__(
@@ -77,8 +79,7 @@ class Table:
     # -- what is there
 
     def keys(self) -> tuple[str, ...]:
-        """The keys in the order of the file, `source` and `tag` of the table left out; reading them is up to the
-        caller."""
+        """The keys in the order of the file, without the table's own `source` and `tag`."""
         return tuple(key for key in self._data if key not in _RESERVED)
 
     def has(self, key: str) -> bool:
@@ -252,8 +253,9 @@ class Table:
             if key not in self._asked:
                 hint = did_you_mean(key, known) or ";"
                 where = f" of {self.path!r}" if self.path else ""
+                listed = ", ".join(known)
                 raise InputError(
-                    f"{self.file}: unknown key {self._dotted(key)!r}{hint} known keys{where}: {', '.join(known)}"
+                    f"{self.file}: unknown key {self._dotted(key)!r}{hint} known keys{where}: {listed}"
                 )
         for child in self._children.values():
             child.finish()
@@ -305,9 +307,7 @@ class Table:
             raise self.error(key, "expected a list that is not empty", value)
         return value
 
-    def _row(
-        self, key: str, values: object, bounds: tuple[float | None, float | None, float | None], unit: str | None
-    ) -> tuple[float, ...]:
+    def _row(self, key: str, values: object, bounds: _Bounds, unit: str | None) -> tuple[float, ...]:
         row = []
         for value in self._list(key, values):
             try:
@@ -318,9 +318,7 @@ class Table:
             row.append(number)
         return tuple(row)
 
-    def _check_bounds(
-        self, key: str, value: object, number: float, bounds: tuple[float | None, float | None, float | None]
-    ) -> None:
+    def _check_bounds(self, key: str, value: object, number: float, bounds: _Bounds) -> None:
         minimum, above, maximum = bounds
         if minimum is not None and number < minimum:
             raise self.error(key, f"must be at least {minimum:g}", value)
