@@ -1,0 +1,342 @@
+"""FLOPs and bytes of one layer, at the rate that their shapes achieve -> seconds.
+
+Times are per micro-batch and per GPU. Every linear has three GEMMs: forward, gradient of its input, gradient of its
+weight. t = max(2 M N K / (peak * eta(M, N)), bytes / HBM bandwidth) + the gap between kernels.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, fields, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from costmodel.layouts import Column, Layouts, shard_groups
+from costmodel.problem import DTYPE_BYTES, LOW_PRECISIONS, Problem
+from costmodel.tables import bilinear
+from hardware.gpu import GemmTable
+
+SWIGLU_WORK = 6.0
+ATTENTION_BACKWARD = 2.5
+"""Forward FLOPs' multiple in fused attention's backward pass, which computes the scores again."""
+TILE = 128.0
+HALF_TILES = 200.0
+"""Blocks of 128 queries and one head at which fused attention reaches half of its rate (8 heads at 4k: 0.16/0.40)."""
+CE_BYTES = 10.0
+"""HBM bytes per logit that the fused cross entropy moves, at a third of the bandwidth."""
+
+
+class Gemm(NamedTuple):
+    """One linear of a layer on one rank: out[M, N] = in[M, K] w[K, N]; `groups` of them for experts."""
+
+    m: Column
+    n: Column
+    k: Column
+    groups: float | Column = 1.0
+    grouped: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Seconds per micro-batch of a part of the model, float64 columns."""
+
+    forward: Column
+    """GEMMs of the forward pass"""
+    dgrad: Column
+    """GEMMs of the input gradients"""
+    wgrad: Column
+    """GEMMs of the weight gradients"""
+    attention_forward: Column
+    attention_backward: Column
+    elementwise_forward: Column
+    elementwise_backward: Column
+    gaps_forward: Column
+    """time between kernels, and what lifts a layer to the host's floor"""
+    gaps_backward: Column
+    recompute: Column
+    """forward work done again in the backward pass"""
+
+    def __add__(self, other: Work) -> Work:
+        return Work(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(Work)))
+
+    def times(self, factor: float | Column) -> Work:
+        """Every term times a factor."""
+        return Work(*(getattr(self, f.name) * factor for f in fields(Work)))
+
+    @property
+    def forward_total(self) -> Column:
+        """Forward pass."""
+        return self.forward + self.attention_forward + self.elementwise_forward + self.gaps_forward
+
+    @property
+    def backward_total(self) -> Column:
+        """Backward pass with both gradients and what is recomputed."""
+        gradients = self.dgrad + self.wgrad + self.attention_backward
+        return gradients + self.elementwise_backward + self.gaps_backward + self.recompute
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Per-row sizes that every formula needs, float64, computed once."""
+
+    tp: Column
+    cp: Column
+    ep: Column
+    etp: Column
+    micro_batch: Column
+    tokens: Column
+    """tokens per GPU and micro-batch: micro_batch * seq_len / cp"""
+    dispatched: Column
+    """tokens that this rank sends to experts: tokens / tp, since sequence parallelism has split them"""
+    norm_split: Column
+    """tp with sequence parallelism, else 1: what norms and residuals are divided by"""
+
+    @classmethod
+    def of(cls, problem: Problem, layouts: Layouts) -> Shape:
+        tp = layouts.tp.astype(np.float64)
+        cp = layouts.cp.astype(np.float64)
+        micro_batch = layouts.micro_batch.astype(np.float64)
+        tokens = micro_batch * float(problem.workload.seq_len) / cp
+        split = 1.0 + layouts.sequence_parallel.astype(np.float64) * (tp - 1.0)
+        ep, etp = layouts.ep.astype(np.float64), layouts.etp.astype(np.float64)
+        return cls(tp, cp, ep, etp, micro_batch, tokens, tokens / tp, split)
+
+
+def gemm_efficiency(table: GemmTable, m: Column, n: Column) -> Column:
+    """Measured share of the peak at M rows and N columns, interpolated in logarithms.
+
+    Constant above the table; below its first row it falls in proportion to M, as tiles stay empty.
+    """
+    rows, eta = np.log2(np.asarray(table.m)), [[math.log2(value) for value in row] for row in table.eta]
+    at = np.log2(m)
+    return np.exp2(
+        bilinear(rows, np.log2(np.asarray(table.n)), eta, at, np.log2(n)) + np.minimum(at - rows[0], 0.0)
+    )
+
+
+def gemm_seconds(problem: Problem, gemm: Gemm, *, wgrad: bool = False) -> Column:
+    """Seconds of one GEMM (or one grouped GEMM) without the gap before it.
+
+    The weight gradient reads and writes its fp32 accumulator, so it is bound by bandwidth when rows are few.
+    """
+    gpu, rates = problem.cluster.gpu, problem.profile.time
+    low = problem.workload.precision in LOW_PRECISIONS
+    table = gpu.gemm[problem.profile.fp8_recipe if low else "bf16"]
+    peak = gpu.peak[problem.workload.precision]
+    share = rates.gemm_fp8 if low else rates.gemm
+    if gemm.grouped:
+        share = share * (rates.grouped_wgrad if wgrad else rates.grouped_gemm)
+    flops = 2.0 * gemm.m * gemm.n * gemm.k * gemm.groups
+    compute = flops / (peak * share * gemm_efficiency(table, gemm.m, gemm.n))
+    operand = 1.0 if low else 2.0
+    accumulator = 8.0 if wgrad else operand
+    moved = operand * gemm.m * (gemm.k + gemm.n) + accumulator * gemm.k * gemm.n
+    return np.maximum(compute, moved * gemm.groups / _bandwidth(problem))
+
+
+def linear(problem: Problem, gemms: Iterable[Gemm]) -> tuple[Column, Column, Column]:
+    """Seconds of the forward, input-gradient and weight-gradient GEMMs of a chain of linears."""
+    forward = dgrad = wgrad = np.zeros(1)
+    for gemm in gemms:
+        forward = forward + gemm_seconds(problem, gemm)
+        dgrad = dgrad + gemm_seconds(problem, gemm._replace(n=gemm.k, k=gemm.n))
+        wgrad = wgrad + gemm_seconds(problem, gemm, wgrad=True)
+    return forward, dgrad, wgrad
+
+
+def attention_gemms(problem: Problem, shape: Shape) -> list[Gemm]:
+    """Projections of the attention block."""
+    model, t = problem.model, shape.tokens
+    one = np.ones_like(t)
+    h, a = model.hidden * one, model.heads / shape.tp
+    if model.attention != "mla":
+        kv = np.maximum(model.kv_heads / shape.tp, 1.0)
+        width = (a + 2.0 * kv) * model.head_dim
+        return [Gemm(t, width, h), Gemm(t, h, a * model.head_dim)]
+    up = a * (model.qk_nope_head_dim + model.v_head_dim)
+    gemms = [
+        Gemm(t, (model.kv_lora_rank + model.qk_rope_head_dim) * one, h),
+        Gemm(t, up, model.kv_lora_rank * one),
+    ]
+    rank = model.q_lora_rank or model.hidden
+    if model.q_lora_rank:
+        gemms.append(Gemm(t, rank * one, h))
+    gemms.append(Gemm(t, a * model.qk_head_dim, rank * one))
+    return [*gemms, Gemm(t, h, a * model.v_head_dim)]
+
+
+def mla_up_gemms(problem: Problem, shape: Shape) -> list[Gemm]:
+    """The up-projections of the latent attention, which `mla_up_proj` recomputes."""
+    model, t = problem.model, shape.tokens
+    one, a = np.ones_like(t), model.heads / shape.tp
+    query = Gemm(t, a * model.qk_head_dim, (model.q_lora_rank or model.hidden) * one)
+    return [query, Gemm(t, a * (model.qk_nope_head_dim + model.v_head_dim), model.kv_lora_rank * one)]
+
+
+def mlp_gemms(problem: Problem, shape: Shape, width: int) -> list[Gemm]:
+    """A dense MLP of this width, split by TP."""
+    h = problem.model.hidden * np.ones_like(shape.tokens)
+    up = (2.0 if problem.model.gated_mlp else 1.0) * width / shape.tp
+    return [Gemm(shape.tokens, up, h), Gemm(shape.tokens, h, width / shape.tp)]
+
+
+def expert_gemms(problem: Problem, shape: Shape) -> list[Gemm]:
+    """The routed experts of this rank: M rows per expert = the EP group's tokens * top-k / experts * load."""
+    model = problem.model
+    h = model.hidden * np.ones_like(shape.tokens)
+    local = model.experts / shape.ep
+    tokens = shape.dispatched * shape.ep * shape.etp
+    rows = tokens * model.experts_per_token / model.experts * problem.workload.expert_load
+    width = model.expert_ffn_hidden / shape.etp
+    up = (2.0 if model.gated_mlp else 1.0) * width
+    return [Gemm(rows, up, h, local, True), Gemm(rows, h, width, local, True)]
+
+
+def _attention_core(problem: Problem, shape: Shape) -> Column:
+    """Forward seconds of fused causal attention at a rate of 1 of the peak, corrected for few heads and tokens."""
+    model, seq_len = problem.model, float(problem.workload.seq_len)
+    per_token = seq_len * (model.heads / shape.tp) * (model.qk_head_dim + model.value_head_dim)
+    tiles = (model.heads / shape.tp) * shape.tokens / TILE
+    return shape.tokens * per_token / problem.cluster.gpu.peak["bf16"] * (1.0 + HALF_TILES / tiles)
+
+
+def _bandwidth(problem: Problem) -> float:
+    """B/s that bandwidth-bound operators reach."""
+    gpu = problem.cluster.gpu
+    return gpu.memory_bandwidth * gpu.memory_efficiency * problem.profile.time.memory_bandwidth
+
+
+def _elementwise(problem: Problem, shape: Shape, *, moe: bool) -> Column:
+    """Forward bytes of a layer's bandwidth-bound operators: norms, residuals, RoPE, activation, permutation."""
+    model = problem.model
+    norms = (2 * 4 + 2 * 6) * model.hidden / shape.norm_split
+    rope = 4.0 * (model.heads + model.kv_heads) * model.qk_head_dim / shape.tp
+    if not moe:
+        return shape.tokens * (norms + rope + SWIGLU_WORK * model.ffn_hidden / shape.tp)
+    k = model.experts_per_token
+    routed = SWIGLU_WORK * k * model.expert_ffn_hidden * problem.workload.expert_load
+    permute = 2.0 * (2.0 * k + 2.0) * model.hidden * 2.0
+    shared = SWIGLU_WORK * model.shared_ffn_hidden
+    return shape.tokens * (norms + rope + (routed + permute + shared) / shape.tp)
+
+
+KERNELS = {"attention": 8.0, "mlp": 6.0, "moe": 24.0}
+"""Kernels launched per pass: norm, projections, RoPE, attention; MLP with norm and residual; router, permutation,
+grouped GEMMs and shared experts. The backward pass launches twice as many."""
+
+
+def layer_work(problem: Problem, layouts: Layouts, *, moe: bool) -> Work:
+    """Seconds of one transformer layer and micro-batch, without communication."""
+    shape, rates, model = Shape.of(problem, layouts), problem.profile.time, problem.model
+    attention = linear(problem, attention_gemms(problem, shape))
+    if moe:
+        feed = linear(problem, expert_gemms(problem, shape))
+        if model.shared_ffn_hidden:
+            shared = linear(problem, mlp_gemms(problem, shape, model.shared_ffn_hidden))
+            feed = (feed[0] + shared[0], feed[1] + shared[1], feed[2] + shared[2])
+    else:
+        feed = linear(problem, mlp_gemms(problem, shape, model.ffn_hidden))
+    core = _attention_core(problem, shape)
+    moved = _elementwise(problem, shape, moe=moe) / _bandwidth(problem)
+    gaps = rates.kernel * (KERNELS["attention"] + KERNELS["moe" if moe else "mlp"]) * np.ones_like(core)
+    work = Work(
+        forward=attention[0] + feed[0],
+        dgrad=attention[1] + feed[1],
+        wgrad=attention[2] + feed[2],
+        attention_forward=core / rates.attention_forward,
+        attention_backward=ATTENTION_BACKWARD * core / rates.attention_backward,
+        elementwise_forward=moved,
+        elementwise_backward=2.0 * moved,
+        gaps_forward=gaps,
+        gaps_backward=2.0 * gaps,
+        recompute=np.zeros_like(core),
+    )
+    work = replace(
+        work,
+        gaps_forward=np.maximum(gaps, gaps + rates.layer_floor - work.forward_total),
+        gaps_backward=np.maximum(2.0 * gaps, 2.0 * gaps + 2.0 * rates.layer_floor - work.backward_total),
+    )
+    return replace(work, recompute=_recompute(problem, layouts, shape, work, attention[0], feed[0], moe=moe))
+
+
+def _recompute(
+    problem: Problem,
+    layouts: Layouts,
+    shape: Shape,
+    work: Work,
+    attention: Column,
+    feed: Column,
+    *,
+    moe: bool,
+) -> Column:
+    """Seconds of forward work repeated in the backward pass, by the row's recompute set."""
+    model, t, bandwidth = problem.model, shape.tokens, _bandwidth(problem)
+    width = model.experts_per_token * model.expert_ffn_hidden if moe else model.ffn_hidden
+    shared = (
+        linear(problem, mlp_gemms(problem, shape, model.shared_ffn_hidden))[0]
+        if moe and model.shared_ffn_hidden
+        else 0.0
+    )
+    activation = SWIGLU_WORK * t * width / shape.tp / bandwidth
+    zero = np.zeros_like(t)
+    costs = {
+        "layernorm": 8.0 * model.hidden * t / shape.norm_split / bandwidth,
+        "activation": zero if moe else activation,
+        "moe_act": activation if moe else zero,
+        "core_attn": work.attention_forward,
+        "mla_up_proj": linear(problem, mla_up_gemms(problem, shape))[0] if model.attention == "mla" else zero,
+        "mlp": zero if moe else feed + activation,
+        "shared_experts": shared + zero,
+        "moe": feed + activation if moe else zero,
+    }
+    by_set = np.zeros((len(problem.profile.recompute), len(t)))
+    for code, choice in enumerate(problem.profile.recompute):
+        parts = [work.forward_total] if choice.full else [costs[module] for module in choice.modules]
+        for part in parts:
+            by_set[code] = by_set[code] + part
+    return by_set[layouts.recompute, np.arange(len(t))]
+
+
+def head_work(problem: Problem, layouts: Layouts) -> Work:
+    """Seconds of the output projection and the cross entropy, per micro-batch."""
+    shape, model = Shape.of(problem, layouts), problem.model
+    h = model.hidden * np.ones_like(shape.tokens)
+    vocab = np.ceil(model.vocab / (128.0 * shape.tp)) * 128.0
+    forward, dgrad, wgrad = linear(problem, [Gemm(shape.tokens, vocab, h)])
+    loss = CE_BYTES * shape.tokens * vocab / (_bandwidth(problem) / 3.0)
+    zero = np.zeros_like(loss)
+    gaps = 6.0 * problem.profile.time.kernel * np.ones_like(loss)
+    return Work(forward, dgrad, wgrad, zero, zero, 0.5 * loss, 0.5 * loss, gaps, 2.0 * gaps, zero)
+
+
+def mtp_projection(problem: Problem, layouts: Layouts) -> Work:
+    """Seconds of the projection 2h -> h before a multi-token-prediction layer."""
+    shape = Shape.of(problem, layouts)
+    h = problem.model.hidden * np.ones_like(shape.tokens)
+    forward, dgrad, wgrad = linear(problem, [Gemm(shape.tokens, h / shape.tp, 2.0 * h)])
+    return Work(forward, dgrad, wgrad, *(np.zeros_like(h),) * 7)
+
+
+def embedding_work(problem: Problem, layouts: Layouts) -> Work:
+    """Seconds of the embedding lookup and its gradient, per micro-batch."""
+    shape = Shape.of(problem, layouts)
+    zero = np.zeros_like(shape.tokens)
+    moved = 4.0 * problem.model.hidden * shape.tokens / shape.norm_split / _bandwidth(problem)
+    return Work(zero, zero, zero, zero, zero, moved, 2.0 * moved, zero, zero, zero)
+
+
+def optimizer_seconds(problem: Problem, layouts: Layouts, dense: Column, expert: Column) -> Column:
+    """Seconds of the Adam step for a rank that holds `dense` and `expert` parameters.
+
+    Per parameter of its shard: read gradient, master and two moments, write the latter three and the 16-bit weight
+    (30 B with fp32 moments); per parameter it holds: read the gradient for its norm and zero it.
+    """
+    workload = problem.workload
+    gradient, moment = DTYPE_BYTES[workload.grad_dtype], DTYPE_BYTES[workload.moments_dtype]
+    sharded = 1.0 * (layouts.zero_stage >= 1)
+    shard, expert_shard = shard_groups(layouts)
+    own = dense / (1.0 + sharded * (shard - 1.0)) + expert / (1.0 + sharded * (expert_shard - 1.0))
+    moved = own * (gradient + 2.0 * 4.0 + 4.0 * moment + 2.0) + (dense + expert) * 2.0 * gradient
+    return moved / _bandwidth(problem)

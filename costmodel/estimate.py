@@ -1,0 +1,249 @@
+"""estimate(): what a table of layouts costs in memory and time; the one entry point of the cost model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+
+import numpy as np
+
+from costmodel import compute, flops, params, schedule, traffic
+from costmodel.compute import Work
+from costmodel.layouts import Column, Layouts
+from costmodel.memory import Memory, memory
+from costmodel.problem import Problem
+from costmodel.split import OWN, StageTable
+from costmodel.traffic import LayerTraffic
+
+
+def _seconds(meaning: str) -> Column:
+    return field(metadata={"meaning": meaning, "unit": "s"})  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Time:
+    """Where a step's time goes on the slowest pipeline stage; float64 columns, seconds per step."""
+
+    gemm: Column = _seconds("matrix multiplications of the forward and backward pass")
+    attention: Column = _seconds("fused attention, forward and backward")
+    elementwise: Column = _seconds(
+        "bandwidth-bound operators: norms, activation functions, RoPE, permutation, loss"
+    )
+    kernel_gaps: Column = _seconds("gaps between kernels and layers that wait for the host")
+    recompute: Column = _seconds("forward work done again in the backward pass")
+    tensor_parallel: Column = _seconds("exposed tensor-parallel collectives")
+    context_parallel: Column = _seconds("exposed context-parallel traffic")
+    expert_parallel: Column = _seconds("exposed expert-parallel all-to-all")
+    pipeline_send: Column = _seconds("exposed point-to-point sends between pipeline stages")
+    data_parallel: Column = _seconds("exposed gradient reduction and weight gathering")
+    bubble: Column = _seconds("waiting for other pipeline stages")
+    optimizer: Column = _seconds("optimizer step")
+    overhead: Column = _seconds("stragglers, data, logging and synchronisation")
+
+    @property
+    def total(self) -> Column:
+        """Step time."""
+        total = self.gemm
+        for part in fields(self)[1:]:
+            total = total + getattr(self, part.name)
+        return total
+
+    @property
+    def communication(self) -> Column:
+        """Exposed communication."""
+        inner = self.tensor_parallel + self.context_parallel + self.expert_parallel
+        return inner + self.pipeline_send + self.data_parallel
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """What N layouts cost, float64 columns; row i equals the estimate of a table that holds row i alone."""
+
+    time: Time
+    memory: Memory
+    step_time: Column = _seconds("time of one optimizer step")
+    mfu: Column = field(metadata={"meaning": "model FLOPs per second and GPU over the peak", "unit": "1"})
+    tokens_per_second_per_gpu: Column = field(metadata={"meaning": "training throughput", "unit": "1/s"})
+    communication_overhead: Column = field(
+        metadata={"meaning": "exposed communication over step time", "unit": "1"}
+    )
+    memory_total: Column = field(
+        metadata={"meaning": "memory that must fit, allocator slack and framework included", "unit": "B"}
+    )
+    memory_headroom: Column = field(metadata={"meaning": "usable memory minus memory", "unit": "B"})
+
+    def take(self, rows: Column) -> Estimate:
+        """The rows that an index array or a boolean mask selects."""
+        return _take(self, rows)
+
+
+def _take[T](tree: T, rows: Column) -> T:
+    parts = {}
+    for part in fields(tree):  # type: ignore[arg-type]
+        value = getattr(tree, part.name)
+        parts[part.name] = value[rows] if isinstance(value, np.ndarray) else _take(value, rows)
+    return type(tree)(**parts)
+
+
+TERMS = tuple(part.name for part in fields(Time)[:8])
+"""Terms that a layer has by itself."""
+
+LAYER_AXES = ("tp", "cp", "ep", "etp", "micro_batch", "recompute", "sequence_parallel")
+"""Axes that a layer's time depends on; it is computed once for each combination that occurs."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """One layer, or one end of the pipeline, per micro-batch: rows of seconds by column."""
+
+    passes: Column
+    """forward, backward, and the weight-gradient part of the backward pass; shape (3, N)"""
+    terms: Column
+    """the first fields of Time, shape (TERMS, N)"""
+
+    def gather(self, rows: Column) -> _Part:
+        return _Part(self.passes[:, rows], self.terms[:, rows])
+
+
+def estimate(problem: Problem, layouts: Layouts, stages: StageTable | None = None) -> Estimate:
+    """Memory, step time and MFU of every row of `layouts`.
+
+    `stages` is the split of layers over pipeline stages, by default the closed-form one. Pure and elementwise: no
+    row depends on another. The layouts are taken as given; whether they may run is for the rules of the search.
+    """
+    stages = stages or problem.split(np.unique(layouts.pp).tolist())
+    needed = memory(problem, layouts, stages)
+    spent = step_time(problem, layouts, stages)
+    total, workload = spent.total, problem.workload
+    per_token = flops.step_flops_per_token(
+        problem.model, workload.seq_len, workload.flops_convention, float(params.active(problem.model))
+    )
+    tokens = problem.tokens / (total * workload.gpus)
+    return Estimate(
+        time=spent,
+        memory=needed,
+        step_time=total,
+        mfu=tokens * per_token / problem.peak,
+        tokens_per_second_per_gpu=tokens,
+        communication_overhead=spent.communication / total,
+        memory_total=needed.total,
+        memory_headroom=problem.cluster.gpu.usable_memory - needed.total,
+    )
+
+
+def step_time(problem: Problem, layouts: Layouts, stages: StageTable) -> Time:
+    """Seconds per step by term, on the stage that is slowest; `bubble` is what it waits for the others."""
+    dual = schedule.is_dual(layouts)
+    at = stages.rows(layouts.pp, dual)
+    parts = _parts(problem, layouts)
+    passes = _Passes(problem, layouts)
+    for number in range(stages.kinds):
+        kind = stages.kind(number, at)
+        passes.add(number, _on_rank(parts, kind, dual, "passes"), kind["count"])
+    slowest = {name: values[at, passes.slowest] for name, values in stages.columns.items()}
+    terms = passes.micro_batches * _on_rank(parts, slowest, dual, "terms")
+    data, adam = _states(problem, layouts, slowest, passes)
+    waits = schedule.bubble(layouts, passes.total, passes.busy, passes.backward_total, passes.wgrad_total)
+    send = traffic.pipeline_send(problem, layouts)
+    visible = 1.0 - problem.profile.time.pp_overlap
+    vpp, pp = layouts.vpp.astype(np.float64), layouts.pp.astype(np.float64)
+    sends = 2.0 * send * (visible * vpp * passes.micro_batches + (pp - 1.0))
+    known = dict(zip(TERMS, terms, strict=True))
+    known |= {"pipeline_send": sends, "data_parallel": data, "bubble": waits, "optimizer": adam}
+    work = sum(known.values(), start=np.zeros(len(layouts)))
+    doublings = float(np.log2(problem.workload.gpus))
+    rates = problem.profile.time
+    return Time(**known, overhead=rates.step_fixed + rates.straggler * doublings * work)
+
+
+class _Passes:
+    """Running maximum and sums over the kinds of stage; seconds per micro-batch."""
+
+    def __init__(self, problem: Problem, layouts: Layouts) -> None:
+        ranks = (layouts.micro_batch * layouts.dp).astype(np.float64)
+        self.micro_batches: Column = float(problem.workload.global_batch) / ranks
+        zero = np.zeros(len(layouts))
+        self.total = self.backward_total = self.wgrad_total = self.forward = self.backward = zero
+        self.busy: Column = np.full(len(layouts), -1.0)
+        self.slowest: Column = np.zeros(len(layouts), dtype=np.int64)
+
+    def add(self, number: int, passes: Column, count: Column) -> None:
+        """Account for `count` stages of a kind."""
+        forward, backward, wgrad = passes
+        busy = forward + backward
+        self.total = self.total + count * busy
+        self.backward_total = self.backward_total + count * backward
+        self.wgrad_total = self.wgrad_total + count * wgrad
+        slower = busy > self.busy
+        self.slowest = np.where(slower, number, self.slowest)
+        self.busy = np.maximum(self.busy, busy)
+        self.forward = np.where(slower, forward, self.forward)
+        self.backward = np.where(slower, backward, self.backward)
+
+
+def _parts(problem: Problem, layouts: Layouts) -> dict[str, _Part]:
+    """Layers and ends by their name in a StageTable, gathered to the rows of `layouts`."""
+    few, rows = layouts.distinct(LAYER_AXES)
+    model = problem.model
+    kinds = {"dense": model.dense_layers > 0, "moe": model.is_moe}
+    parts = {}
+    for kind, present in kinds.items():
+        if present:
+            work = compute.layer_work(problem, few, moe=kind == "moe")
+            parts[kind] = _part(work, traffic.layer_traffic(problem, few, work, moe=kind == "moe"))
+    head = compute.head_work(problem, few)
+    parts["head"] = _part(head, traffic.head_traffic(problem, few))
+    embedding = compute.embedding_work(problem, few)
+    parts["embedding"] = _part(embedding, traffic.no_traffic(few))
+    if model.mtp_layers:
+        last, extra = parts["moe" if model.layer_is_moe[-1] else "dense"], parts["head"]
+        own = _part(compute.mtp_projection(problem, few), traffic.no_traffic(few))
+        passes = last.passes + extra.passes + own.passes
+        parts["mtp"] = _Part(passes, last.terms + extra.terms + own.terms)
+    return {name: part.gather(rows) for name, part in parts.items()}
+
+
+def _part(work: Work, sent: LayerTraffic) -> _Part:
+    forward = work.forward_total + sent.forward
+    backward = work.backward_total + sent.backward
+    terms = (
+        work.forward + work.dgrad + work.wgrad,
+        work.attention_forward + work.attention_backward,
+        work.elementwise_forward + work.elementwise_backward,
+        work.gaps_forward + work.gaps_backward,
+        work.recompute,
+        sent.tp_forward + sent.tp_backward,
+        sent.cp_forward + sent.cp_backward,
+        sent.ep_forward + sent.ep_backward,
+    )
+    return _Part(np.stack([forward, backward, work.wgrad]), np.stack(terms))
+
+
+def _on_rank(parts: dict[str, _Part], kind: dict[str, Column], dual: Column, field_name: str) -> Column:
+    """Seconds of one micro-batch on a rank; a DualPipe rank gives each of its two stages half of the micro-batches."""
+    share = 1.0 - 0.5 * dual
+    total = 0.0
+    for name, part in parts.items():
+        total = total + (kind[name] + kind[f"mirror_{name}"]) * share * getattr(part, field_name)
+    return total
+
+
+def _states(
+    problem: Problem, layouts: Layouts, stage: dict[str, Column], passes: _Passes
+) -> tuple[Column, Column]:
+    """Exposed data-parallel seconds and the optimizer's, for the parameters of one stage."""
+    rates = problem.profile.time
+    tp, ep, etp = (getattr(layouts, axis).astype(np.float64) for axis in ("tp", "ep", "etp"))
+    held = {name: stage[name] + stage[f"mirror_{name}"] for name in OWN}
+    parameters = params.stage_parameters(problem.model, held, tp, ep, etp)
+    sent = traffic.data_parallel(problem, layouts, parameters.dense, parameters.expert)
+    overlap, contention = rates.dp_overlap, rates.contention
+    each_step = 1.0 * (layouts.zero_stage < 3)
+    repeats = each_step + (1.0 - each_step) * passes.micro_batches
+    forward = repeats * traffic.exposed(sent.gather_forward, passes.forward, overlap, contention)
+    behind = sent.gather_backward + sent.reduce_each
+    backward = passes.micro_batches * traffic.exposed(behind, passes.backward, overlap, contention)
+    last = traffic.exposed(sent.reduce_last, passes.backward, overlap, contention)
+    layers = stage["dense"] + stage["moe"] + stage["mtp"]
+    first_unit = (sent.gather_forward + sent.reduce_last + sent.reduce_each) / np.maximum(layers, 1.0)
+    adam = compute.optimizer_seconds(problem, layouts, parameters.dense, parameters.expert)
+    return forward + backward + last + first_unit, adam

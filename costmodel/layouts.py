@@ -1,0 +1,96 @@
+"""Layouts: the columnar table of N training layouts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Column = NDArray[Any]
+
+SCHEDULES: tuple[str, ...] = ("1f1b", "interleaved", "zero-bubble", "dualpipe")
+"""Pipeline schedules by code; the `schedule` column holds the index."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layouts:
+    """N layouts as equal-length int64 columns, one field an axis, in the order in which ties are broken.
+
+    `recompute` holds an index into `Profile.recompute`, `schedule` one into `SCHEDULES`, `sequence_parallel`
+    0 or 1. `dp` counts data-parallel ranks without context parallelism: tp * pp * cp * dp is the world size.
+    `dp_shard` is the number of ranks over which ZeRO shards (it divides dp * cp).
+    """
+
+    tp: Column
+    pp: Column
+    vpp: Column
+    dp: Column
+    dp_shard: Column
+    cp: Column
+    ep: Column
+    etp: Column
+    zero_stage: Column
+    micro_batch: Column
+    recompute: Column
+    sequence_parallel: Column
+    schedule: Column
+
+    @classmethod
+    def from_columns(cls, columns: Mapping[str, Any]) -> Layouts:
+        """A table from equal-length columns (any integer array-likes); other keys are ignored."""
+        return cls(**{axis: np.ascontiguousarray(columns[axis], dtype=np.int64) for axis in AXES})
+
+    @classmethod
+    def of(cls, **axes: int) -> Layouts:
+        """A table with one row; `dp_shard` defaults to dp * cp, every other axis to 1 (codes to 0)."""
+        values = {axis: 1 for axis in AXES} | {
+            "zero_stage": 0,
+            "recompute": 0,
+            "sequence_parallel": 0,
+            "schedule": 0,
+        }
+        values |= axes
+        if "dp_shard" not in axes:
+            values["dp_shard"] = values["dp"] * values["cp"]
+        return cls.from_columns({axis: [value] for axis, value in values.items()})
+
+    def distinct(self, axes: Sequence[str]) -> tuple[Layouts, Column]:
+        """One row for each combination of the named axes that occurs, and each row's index into them.
+
+        What depends on these axes alone is computed on the first and gathered by the second: the same numbers.
+        """
+        key = np.zeros(len(self), dtype=np.int64)
+        for axis in axes:
+            column = getattr(self, axis)
+            key = key * (int(column.max()) + 1) + column
+        _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
+        return self.take(first), inverse
+
+    def take(self, rows: Any) -> Layouts:
+        """The rows that an index array, a slice or a boolean mask selects."""
+        return Layouts(**{axis: np.ascontiguousarray(getattr(self, axis)[rows]) for axis in AXES})
+
+    def row(self, index: int) -> dict[str, int]:
+        """One row as plain integers."""
+        return {axis: int(getattr(self, axis)[index]) for axis in AXES}
+
+    def __len__(self) -> int:
+        return len(self.tp)
+
+
+AXES: tuple[str, ...] = tuple(field.name for field in fields(Layouts))
+
+
+def shard_groups(layouts: Layouts) -> tuple[Column, Column]:
+    """Ranks over which ZeRO shards the dense states and the experts' states, float64 columns.
+
+    tp * cp * dp = etp * ep * expert data parallelism on the ranks of one stage; where `dp_shard` is a part of
+    dp * cp, experts are sharded over the same part of the ranks that hold copies of them, at least one.
+    """
+    shard = layouts.dp_shard.astype(np.float64)
+    copies = (layouts.dp * layouts.cp).astype(np.float64)
+    experts = copies * layouts.tp / (layouts.ep * layouts.etp)
+    return shard, np.maximum(experts * shard / copies, 1.0)

@@ -1,0 +1,111 @@
+"""Problem: what is trained, on what, by what; the frozen context of every estimate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from costmodel.model import Model
+from costmodel.profile import Profile
+from costmodel.split import StageTable, split_table
+from hardware.cluster import Cluster
+from hardware.errors import InputError
+
+PRECISIONS: tuple[str, ...] = ("bf16", "fp16", "fp8", "mxfp8", "nvfp4")
+LOW_PRECISIONS: tuple[str, ...] = ("fp8", "mxfp8", "nvfp4")
+DTYPE_BYTES: dict[str, float] = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0}
+FLOPS_CONVENTIONS: tuple[str, ...] = ("causal", "full", "6n")
+MFU_PEAKS: tuple[str, ...] = ("bf16", "precision")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """The training job, apart from its layout.
+
+    seq_len in tokens, global_batch in sequences; `expert_load` is the token count of the hottest expert rank over
+    the mean (>= 1); `routed_nodes` limits the nodes that a token's experts lie on (0 = no limit).
+    Raises InputError with the numbers when a value is out of range.
+    """
+
+    gpus: int
+    seq_len: int
+    global_batch: int
+    precision: str = "bf16"
+    grad_dtype: str = "fp32"
+    moments_dtype: str = "fp32"
+    expert_load: float = 1.0
+    routed_nodes: int = 0
+    flops_convention: str = "causal"
+    mfu_peak: str = "bf16"
+
+    def __post_init__(self) -> None:
+        for name in ("gpus", "seq_len", "global_batch"):
+            value = getattr(self, name)
+            if type(value) is not int or value < 1:
+                raise InputError(f"{name} must be a positive integer, got {value!r}")
+        for name, known in (
+            ("precision", PRECISIONS),
+            ("grad_dtype", ("fp32", "bf16", "fp16")),
+            ("moments_dtype", ("fp32", "bf16", "fp8")),
+            ("flops_convention", FLOPS_CONVENTIONS),
+            ("mfu_peak", MFU_PEAKS),
+        ):
+            if getattr(self, name) not in known:
+                raise InputError(f"{name} {getattr(self, name)!r} is unknown; known: {', '.join(known)}")
+        if not 1.0 <= self.expert_load <= 1e6:
+            raise InputError(
+                f"expert_load is hottest rank over mean and at least 1, got {self.expert_load!r}"
+            )
+        if self.routed_nodes < 0:
+            raise InputError(f"routed_nodes must be 0 (no limit) or more, got {self.routed_nodes!r}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """A model, a cluster, a profile and a workload that go together.
+
+    Raises InputError where they do not: more GPUs than the cluster joins, a part of a node, a precision that the
+    GPU lacks.
+    """
+
+    model: Model
+    cluster: Cluster
+    profile: Profile
+    workload: Workload
+
+    def __post_init__(self) -> None:
+        gpus, node = self.workload.gpus, self.cluster.gpus_per_node
+        if gpus > node and gpus % node:
+            low = gpus // node * node
+            raise InputError(
+                f"gpus {gpus}: {self.cluster.name} has {node} GPUs a node; the nearest whole nodes are {low} and {low + node}"
+            )
+        if gpus > self.cluster.max_gpus:
+            raise InputError(f"gpus {gpus}: {self.cluster.name} joins at most {self.cluster.max_gpus} GPUs")
+        precision = self.workload.precision
+        if precision not in self.cluster.gpu.peak:
+            raise InputError(
+                f"precision {precision}: {self.cluster.gpu.name} has {', '.join(sorted(self.cluster.gpu.peak))}"
+            )
+
+    def split(self, stages: Iterable[int]) -> StageTable:
+        """The closed-form split of this model's layers for every number of pipeline stages in use."""
+        return split_table(self.model, self.workload.seq_len, stages)
+
+    @property
+    def peak(self) -> float:
+        """FLOP/s per GPU that MFU is measured against."""
+        return self.cluster.gpu.peak["bf16" if self.workload.mfu_peak == "bf16" else self.workload.precision]
+
+    @property
+    def tokens(self) -> int:
+        """Tokens per optimizer step."""
+        return self.workload.global_batch * self.workload.seq_len
+
+
+def default_global_batch(gpus: int, seq_len: int) -> int:
+    """Sequences per step: 4 Mi tokens up to 1,024 GPUs, 16 Mi above, rounded to a power of two of sequences."""
+    tokens = 4 * 2**20 if gpus <= 1024 else 16 * 2**20
+    sequences = max(1, tokens // seq_len)
+    low = 1 << (sequences.bit_length() - 1)
+    return low if sequences - low < 2 * low - sequences else 2 * low

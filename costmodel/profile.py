@@ -1,0 +1,242 @@
+"""Profile: what a framework can launch, what it keeps in memory, and the rates it achieves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from costmodel.layouts import SCHEDULES
+from hardware.errors import InputError
+from hardware.reader import Provenance, Table, did_you_mean
+
+R = TypeVar("R", "TimeRates", "MemoryRates")
+
+DATA = Path(__file__).parent / "profiles"
+
+MODULES: tuple[str, ...] = (
+    "layernorm",
+    "activation",
+    "mla_up_proj",
+    "core_attn",
+    "moe_act",
+    "shared_experts",
+    "mlp",
+    "moe",
+)
+"""Modules whose outputs a recompute set drops and computes again in the backward pass (Megatron-Core's labels)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecomputeSet:
+    """A choice of activation checkpointing: `modules` are recomputed; `full` keeps each layer's input alone."""
+
+    name: str
+    modules: tuple[str, ...] = ()
+    full: bool = False
+
+
+def _rate(meaning: str, unit: str = "1") -> float:
+    return field(metadata={"meaning": meaning, "unit": unit})  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeRates:
+    """Rates and fractions of the time model; each has a physical meaning and a source in the profile's file."""
+
+    gemm: float = _rate("sustained share of the GPU's measured burst GEMM rate")
+    gemm_fp8: float = _rate("the same for fp8 GEMMs, casts and scaling included")
+    grouped_gemm: float = _rate("rate of a grouped GEMM over a dense one of the same rows, forward and dgrad")
+    grouped_wgrad: float = _rate("the same for the weight gradient, which accumulates into fp32")
+    attention_forward: float = _rate("share of the bf16 peak on causal FLOPs, fused attention, forward")
+    attention_backward: float = _rate(
+        "the same for the backward pass, counted as 2.5 times the forward FLOPs"
+    )
+    memory_bandwidth: float = _rate("share of HBM bandwidth that bandwidth-bound operators reach")
+    kernel: float = _rate("time between kernels that the GPU waits for the host, per kernel", "s")
+    layer_floor: float = _rate("host time per layer and pass, below which no layer gets faster", "s")
+    tp_overlap: float = _rate("share of tensor-parallel traffic hidden behind GEMMs")
+    cp_overlap: float = _rate(
+        "share of the layer's attention time that context-parallel traffic may hide behind"
+    )
+    ep_overlap: float = _rate("share of the expert layer's compute that expert all-to-all may hide behind")
+    dp_overlap: float = _rate("share of the compute beside it that data-parallel traffic may hide behind")
+    pp_overlap: float = _rate("share of pipeline point-to-point traffic hidden in the steady state")
+    contention: float = _rate("slowdown of compute while communication runs beside it")
+    network: float = _rate("share of the cluster's network bandwidth that the run gets")
+    straggler: float = _rate("step time lost per doubling of the GPU count")
+    step_fixed: float = _rate("time of a step outside of the model: data, logging, synchronisation", "s")
+    dispatch_bytes: float = _rate("bytes per element of the tokens sent to experts (2 bf16, 1 fp8)", "B")
+    combine_bytes: float = _rate("bytes per element of the expert outputs sent back", "B")
+    node_dedup: float = _rate("1 if a token crosses the network once per node and not once per expert")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryRates:
+    """What the framework keeps: fractions, bytes per element and fixed buffers of the memory model."""
+
+    mlp_saved: float = _rate("bytes kept per element of the MLP width, gated (6 fused, 8 eager)", "B")
+    norm_saved: float = _rate(
+        "bytes kept per hidden element and norm for its output (2; 0 if recomputed)", "B"
+    )
+    swiglu_saved: float = _rate(
+        "bytes of mlp_saved that hold the activation function's output (2; 0 if recomputed)", "B"
+    )
+    logit_bytes: float = _rate("bytes per logit at the loss (2 fused, 6 fp32 copy, 14 eager)", "B")
+    wgrad_buffer: float = _rate("1 if one weight gradient per weight shape is kept as a buffer")
+    gathered_input: float = _rate(
+        "bytes per hidden element of gathered tensor-parallel input kept per layer", "B"
+    )
+    fp8_activations: float = _rate("1 if GEMM inputs are stored in fp8 for the backward pass")
+    fp8_swiglu_input: float = _rate("1 if the activation function's input is stored in fp8 too")
+    cp_saved: float = _rate("bytes per attention output element kept more under context parallelism", "B")
+    fp8_weight_copies: float = _rate("bytes per parameter of fp8 weight copies beside the bf16 weights", "B")
+    reserved_ratio: float = _rate("memory reserved by the allocator over memory allocated at the peak")
+    overhead: float = _rate("context, kernels and communicators outside of the allocator", "B")
+    dispatch_buffer: float = _rate("static buffers of the expert dispatch kernels", "B")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """A training framework on a GPU; read from TOML, every rate with its tag and source."""
+
+    name: str
+    framework: str
+    summary: str
+    source: str
+    zero_stages: tuple[int, ...]
+    zero_stages_with_pp: tuple[int, ...]
+    default_zero_stage: int
+    schedules: tuple[str, ...]
+    default_schedule: str
+    recompute: tuple[RecomputeSet, ...]
+    selective: str
+    default_recompute: str
+    fp8_recipe: str
+    kv_replication: bool
+    expert_tensor_parallel: bool
+    context_parallel: bool
+    sequence_parallel: bool
+    shard_groups: bool
+    embedding_loss_as_layers: bool
+    microbatches_divide_pp: bool
+    gradients_in_step: bool
+    grad_dtype: str
+    moments_dtype: str
+    time: TimeRates
+    memory: MemoryRates
+    by_gpu: Mapping[str, tuple[TimeRates, MemoryRates]] = field(default_factory=dict)
+    provenance: Mapping[str, Provenance] = field(default_factory=dict)
+
+    def on(self, gpu: str) -> Profile:
+        """The profile with the rates of this GPU, where the file has its own."""
+        time, memory = self.by_gpu.get(gpu, (self.time, self.memory))
+        return replace(self, time=time, memory=memory, by_gpu={})
+
+    def recompute_code(self, name: str) -> int:
+        """Index of a recompute set; `selective` is the recommended one. Raises InputError with the known names."""
+        names = [choice.name for choice in self.recompute]
+        wanted = self.selective if name == "selective" else name
+        if wanted not in names:
+            raise InputError(f"recompute {name!r}: profile {self.name} has {', '.join(names)} and selective")
+        return names.index(wanted)
+
+
+def profile_names() -> tuple[str, ...]:
+    """Names of the shipped profiles, sorted."""
+    return tuple(sorted(path.stem for path in DATA.glob("*.toml")))
+
+
+def load_profile(name: str) -> Profile:
+    """A shipped profile by name or a TOML file by path; `base` in a file names the profile it starts from.
+
+    Raises InputError, one line, for an unknown name, key or value.
+    """
+    path = DATA / f"{name}.toml"
+    if not path.is_file():
+        path = Path(name)
+        if path.suffix != ".toml":
+            hint = did_you_mean(name, profile_names()) or f"; known: {', '.join(profile_names())}"
+            raise InputError(f"unknown profile {name!r}{hint}")
+    table = Table.load(path)
+    base_name = table.optional_text("base")
+    base = load_profile(base_name) if base_name else None
+    profile = _read(table, base, path.stem)
+    table.finish()
+    return profile
+
+
+def _read(table: Table, base: Profile | None, name: str) -> Profile:
+    """A profile from its table, and from `base` what the table leaves out."""
+    values: dict[str, Any] = {"name": name}
+    for key in _TEXTS:
+        values[key] = table.text(key, getattr(base, key, None))
+    for key in _FLAGS:
+        values[key] = table.flag(key, getattr(base, key, None))
+    for key in ("zero_stages", "zero_stages_with_pp"):
+        stages = table.numbers(key, getattr(base, key, None), minimum=0, maximum=3)
+        values[key] = tuple(int(stage) for stage in stages)
+    values["default_zero_stage"] = table.integer(
+        "default_zero_stage", getattr(base, "default_zero_stage", None)
+    )
+    values["schedules"] = table.texts("schedules", getattr(base, "schedules", None))
+    values["recompute"] = _recompute(table, base)
+    values["time"] = _rates(table.optional_table("time"), TimeRates, base and base.time, table)
+    values["memory"] = _rates(table.optional_table("memory"), MemoryRates, base and base.memory, table)
+    values["by_gpu"] = dict(base.by_gpu) if base else {}
+    gpus = table.optional_table("gpu")
+    for gpu in gpus.keys() if gpus else ():
+        own = gpus.table(gpu)
+        values["by_gpu"][gpu] = (
+            _rates(own.optional_table("time"), TimeRates, values["time"], own),
+            _rates(own.optional_table("memory"), MemoryRates, values["memory"], own),
+        )
+    values["provenance"] = {**(base.provenance if base else {}), **table.sources}
+    profile = Profile(**values)
+    for key, known in (("schedules", SCHEDULES), ("fp8_recipe", ("fp8", "fp8_block"))):
+        given = getattr(profile, key)
+        for value in given if isinstance(given, tuple) else (given,):
+            if value not in known:
+                raise table.error(key, f"must be one of {', '.join(known)}", value)
+    profile.recompute_code(profile.selective)
+    profile.recompute_code(profile.default_recompute)
+    return profile
+
+
+def _recompute(table: Table, base: Profile | None) -> tuple[RecomputeSet, ...]:
+    if base and not table.has("recompute"):
+        return base.recompute
+    choices = []
+    for entry in table.tables("recompute"):
+        modules = entry.texts("modules", ())
+        for module in modules:
+            if module not in MODULES:
+                raise entry.error("modules", f"must be among {', '.join(MODULES)}", module)
+        choices.append(RecomputeSet(name=entry.text("name"), modules=modules, full=entry.flag("full", False)))
+    if not choices or choices[0].modules or choices[0].full or not choices[-1].full:
+        raise table.error("recompute", "starts with a set of no modules and ends with the full one")
+    return tuple(choices)
+
+
+def _rates(table: Table | None, kind: type[R], base: R | None, outer: Table) -> R:
+    """Rates by name; `base` gives those that the table leaves out."""
+    if table is None:
+        if base is None:
+            raise outer.error("time" if kind is TimeRates else "memory", "is missing")
+        return base
+    values = {}
+    for rate in fields(kind):
+        unit = rate.metadata["unit"]
+        values[rate.name] = table.number(rate.name, getattr(base, rate.name, None), minimum=0.0, unit=unit)
+    return kind(**values)
+
+
+_TEXTS = (
+    "framework", "summary", "source", "default_schedule", "selective", "default_recompute", "fp8_recipe",
+    "grad_dtype", "moments_dtype",
+)  # fmt: skip
+_FLAGS = (
+    "kv_replication", "expert_tensor_parallel", "context_parallel", "sequence_parallel", "shard_groups",
+    "embedding_loss_as_layers", "microbatches_divide_pp", "gradients_in_step",
+)  # fmt: skip

@@ -1,0 +1,151 @@
+"""How layers are split over pipeline stages: the min-max split of the layers' FLOPs, lighter where the ends weigh.
+
+The head (and the multi-token-prediction module) belongs to the last stage, so that stage gets fewer layers when they
+weigh as much as one; what is left over is taken from the first stages, which hold the most micro-batches in flight.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import accumulate
+
+import numpy as np
+
+from costmodel import flops
+from costmodel.layouts import Column
+from costmodel.model import Model
+
+EPS = 1e-9
+OWN = ("dense", "moe", "mtp", "embedding", "head")
+
+
+@lru_cache(maxsize=4096)
+def split_layers(weights: tuple[float, ...], tail: float, stages: int) -> tuple[int, ...]:
+    """Layers per stage: contiguous, at least one each, the slowest stage as fast as any such split allows.
+
+    `weights` is one number a layer, `tail` what the last stage computes beside its layers, in the same unit.
+    Among the optimal splits it takes the one whose first stages, which hold the most micro-batches, are lightest.
+    """
+    prefix = [0.0, *accumulate(weights)]
+    layers = len(weights)
+    low, high = 0, len(bounds := _bounds(prefix, tail, stages)) - 1
+    while low < high:
+        middle = (low + high) // 2
+        if _fill(prefix, tail, stages, bounds[middle], 1) is None:
+            low = middle + 1
+        else:
+            high = middle
+    best = bounds[low]
+    for reserve in range(max(1, layers // stages), 0, -1):
+        counts = _fill(prefix, tail, stages, best, reserve)
+        if counts is not None:
+            return counts
+    raise ValueError(f"{layers} layers cannot fill {stages} stages")
+
+
+def _bounds(prefix: Sequence[float], tail: float, stages: int) -> list[float]:
+    """Every value that the slowest stage's weight can take, rising."""
+    layers = len(prefix) - 1
+    mean = layers // stages
+    lengths = {n for n in (1, 2, 3, *range(mean - 2, mean + 4), layers - stages + 1) if 1 <= n <= layers}
+    sums = {round(prefix[i + n] - prefix[i], 9) for n in lengths for i in range(layers - n + 1)}
+    last = {round(prefix[layers] - prefix[layers - n] + tail, 9) for n in range(1, layers - stages + 2)}
+    return sorted(sums | last)
+
+
+def _fill(
+    prefix: Sequence[float], tail: float, stages: int, bound: float, reserve: int
+) -> tuple[int, ...] | None:
+    """Fill stages from the last to the first up to `bound`, leaving `reserve` layers for each earlier one."""
+    end = len(prefix) - 1
+    counts = [0] * stages
+    for stage in range(stages - 1, -1, -1):
+        budget = bound - (tail if stage == stages - 1 else 0.0)
+        start = max(bisect_left(prefix, prefix[end] - budget - EPS * max(1.0, bound)), reserve * stage)
+        if end - start < 1:
+            return None
+        counts[stage], end = end - start, start
+    return tuple(counts) if end == 0 else None
+
+
+@dataclass(frozen=True, slots=True)
+class StageTable:
+    """The kinds of pipeline stage of each split, as arrays of shape (splits, kinds).
+
+    A kind is a set of stages that hold the same; `rank` is its earliest stage, which has the most micro-batches in
+    flight, `count` how many there are (0 pads). `dense`, `moe`, `mtp` are layers, `embedding` and `head` 0 or 1.
+    `mirror_*` is the second stage that a DualPipe rank holds, all 0 for other schedules.
+    """
+
+    index: dict[tuple[int, bool], int]
+    columns: dict[str, Column]
+    layers: dict[int, tuple[int, ...]]
+    slots: Column = field(repr=False)
+    lookup: Column = field(repr=False)
+
+    @property
+    def kinds(self) -> int:
+        """Kinds of the split that has most of them."""
+        return int(self.columns["rank"].shape[1])
+
+    def rows(self, pp: Column, dual: Column) -> Column:
+        """Index of each row's split; pp int64, dual boolean or 0/1."""
+        return self.lookup[np.asarray(pp, dtype=np.int64), np.asarray(dual, dtype=np.int64)]
+
+    def kind(self, number: int, rows: Column) -> dict[str, Column]:
+        """Columns of one kind of stage, gathered for the rows that `rows()` gave."""
+        return {name: values[rows, number] for name, values in self.columns.items()}
+
+
+def split_table(model: Model, seq_len: int, stages: Iterable[int]) -> StageTable:
+    """The closed-form split for every number of stages in use (each at most the layers)."""
+    weights, tail = _weights(model, seq_len)
+    layers = {pp: split_layers(weights, tail, pp) for pp in sorted(set(stages))}
+    kinds = {
+        (pp, dual): _kinds(model, counts, dual=dual)
+        for pp, counts in layers.items()
+        for dual in (False, True)
+    }
+    width = max(len(found) for found in kinds.values())
+    names = ("rank", "count", *OWN, *(f"mirror_{name}" for name in OWN))
+    columns = {name: np.zeros((len(kinds), width)) for name in names}
+    lookup = np.zeros((max(layers) + 1, 2), dtype=np.int64)
+    for row, ((pp, dual), found) in enumerate(kinds.items()):
+        lookup[pp, int(dual)] = row
+        for number in range(width):
+            kind, count = found[number] if number < len(found) else (found[0][0], 0.0)
+            for name, value in zip(names, (kind[0], count, *kind[1]), strict=True):
+                columns[name][row, number] = value
+    slots = np.zeros((max(layers) + 1, 2), dtype=np.int64)
+    for pp, counts in layers.items():
+        slots[pp, 0] = min(counts)
+        slots[pp, 1] = min(n + (r == 0) + (r == pp - 1) for r, n in enumerate(counts))
+    return StageTable({key: row for row, key in enumerate(kinds)}, columns, layers, slots, lookup)
+
+
+def _weights(model: Model, seq_len: int) -> tuple[tuple[float, ...], float]:
+    """One weight a layer and the tail's, in units of the model's last layer's FLOPs."""
+    unit = flops.layer(model, seq_len, moe=model.layer_is_moe[-1])
+    costs = {moe: round(flops.layer(model, seq_len, moe=moe) / unit, 6) for moe in set(model.layer_is_moe)}
+    tail = flops.head(model) + model.mtp_layers * flops.mtp(model, seq_len)
+    return tuple(costs[moe] for moe in model.layer_is_moe), round(tail / unit, 6)
+
+
+def _kinds(
+    model: Model, counts: tuple[int, ...], *, dual: bool
+) -> list[tuple[tuple[float, tuple[float, ...]], float]]:
+    """Distinct stages of a split, as ((earliest rank, contents), how many)."""
+    stages, start = [], 0
+    for rank, count in enumerate(counts):
+        moe = sum(model.layer_is_moe[start : start + count])
+        last = rank == len(counts) - 1
+        stages.append((count - moe, moe, model.mtp_layers * last, int(rank == 0), int(last)))
+        start += count
+    found: dict[tuple[float, ...], list[int]] = {}
+    for rank, own in enumerate(stages):
+        mirror = stages[len(stages) - 1 - rank] if dual else (0,) * len(OWN)
+        found.setdefault(tuple(map(float, (*own, *mirror))), []).append(rank)
+    return [((float(ranks[0]), contents), float(len(ranks))) for contents, ranks in found.items()]

@@ -1,0 +1,247 @@
+"""What tensor, context, expert, pipeline and data parallelism send: bytes, group, exposed seconds.
+
+Ranks are laid TP innermost, then CP, DP, PP outermost; expert parallelism has its own grid on the same ranks: ETP
+innermost, then EP, then expert data parallelism.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from costmodel.collectives import collective, point_to_point
+from costmodel.compute import Shape, Work
+from costmodel.layouts import Column, Layouts, shard_groups
+from costmodel.problem import DTYPE_BYTES, Problem
+
+ACTIVATION = 2.0
+"""bytes per element of activations on the wire"""
+
+
+@dataclass(frozen=True, slots=True)
+class LayerTraffic:
+    """Exposed seconds per layer and micro-batch, float64 columns."""
+
+    tp_forward: Column
+    tp_backward: Column
+    cp_forward: Column
+    cp_backward: Column
+    ep_forward: Column
+    ep_backward: Column
+
+    def __add__(self, other: LayerTraffic) -> LayerTraffic:
+        return LayerTraffic(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(LayerTraffic)))
+
+    def times(self, factor: Column) -> LayerTraffic:
+        """Every term times a factor."""
+        return LayerTraffic(*(getattr(self, f.name) * factor for f in fields(LayerTraffic)))
+
+    @property
+    def forward(self) -> Column:
+        """Exposed in the forward pass."""
+        return self.tp_forward + self.cp_forward + self.ep_forward
+
+    @property
+    def backward(self) -> Column:
+        """Exposed in the backward pass."""
+        return self.tp_backward + self.cp_backward + self.ep_backward
+
+
+def exposed(seconds: Column, beside: Column, overlap: float, contention: float) -> Column:
+    """What stays of communication that runs beside `overlap` of some compute, which it slows by `contention`."""
+    hidden = np.minimum(seconds, overlap * beside)
+    return seconds - hidden + contention * hidden
+
+
+def tensor_parallel(problem: Problem, layouts: Layouts, shape: Shape, *, moe: bool) -> tuple[Column, Column]:
+    """Forward and backward seconds of a layer's TP collectives.
+
+    With sequence parallelism each of the two blocks gathers its input and scatters its output, and the backward pass
+    gathers again for the weight gradient; without, each pass all-reduces twice (Megatron-LM; Korthikanti 2205.05198).
+    An MoE layer's block has them only for its shared experts; its routed experts use the expert-TP group.
+    """
+    model, cluster, network = problem.model, problem.cluster, problem.profile.time.network
+    one = np.ones_like(shape.tokens)
+    volume = ACTIVATION * shape.tokens * model.hidden
+    blocks = 1.0 + (1.0 * (model.shared_ffn_hidden > 0) if moe else 1.0)
+
+    def run(op: str, bytes_: Column, size: Column) -> Column:
+        return collective(cluster, op, bytes_, size, one, network=network)
+
+    sequence = layouts.sequence_parallel.astype(np.float64)
+    gather, scatter = run("all_gather", volume, shape.tp), run("reduce_scatter", volume, shape.tp)
+    reduce = run("all_reduce", volume, shape.tp)
+    forward = blocks * (sequence * (gather + scatter) + (1.0 - sequence) * reduce)
+    backward = blocks * (sequence * (2.0 * gather + scatter) + (1.0 - sequence) * reduce)
+    if moe:
+        routed = ACTIVATION * shape.dispatched * model.experts_per_token * model.hidden * shape.etp
+        again = run("all_gather", routed, shape.etp) + run("reduce_scatter", routed, shape.etp)
+        forward, backward = forward + again, backward + again
+    keep = 1.0 - problem.profile.time.tp_overlap
+    return keep * forward, keep * backward
+
+
+def context_parallel(problem: Problem, shape: Shape) -> Column:
+    """Forward seconds of the key-value ring: C - 1 hops that send a rank's keys and values on (backward twice)."""
+    model = problem.model
+    heads = np.maximum((model.heads if model.attention == "mla" else model.kv_heads) / shape.tp, 1.0)
+    hop = ACTIVATION * shape.tokens * heads * (model.qk_head_dim + model.value_head_dim)
+    one_hop = point_to_point(problem.cluster, hop, shape.tp, network=problem.profile.time.network)
+    return (shape.cp - 1.0) * one_hop
+
+
+def expert_dispatch(problem: Problem, shape: Shape, bytes_per_element: float) -> Column:
+    """Seconds of one all-to-all of routed tokens over the EP group.
+
+    A rank sends each of its tokens k times (1/E_p of them to itself). Kernels that know the nodes send a token once to
+    each node that holds its experts and fan out over the fast links there; `routed_nodes` limits these nodes.
+    """
+    model, cluster, rates = problem.model, problem.cluster, problem.profile.time
+    k = float(model.experts_per_token)
+    element = bytes_per_element * shape.dispatched * model.hidden * problem.workload.expert_load
+    plain = collective(cluster, "all_to_all", element * k, shape.ep, shape.etp, network=rates.network)
+    if not rates.node_dedup:
+        return plain
+    domain = max(1, cluster.levels[0].size)
+    inside = np.clip(np.floor(domain / shape.etp), 1.0, shape.ep)
+    nodes = np.ceil(shape.ep / inside)
+    reached = nodes * (1.0 - (1.0 - 1.0 / nodes) ** k)
+    if problem.workload.routed_nodes:
+        reached = np.minimum(reached, float(problem.workload.routed_nodes))
+    copies = reached * (nodes - 1.0) / nodes
+    across = collective(
+        cluster,
+        "all_to_all",
+        element * copies * nodes / np.maximum(nodes - 1.0, 1.0),
+        nodes,
+        shape.etp * inside,
+        network=rates.network,
+    )
+    fan = collective(cluster, "all_to_all", element * k, inside, shape.etp)
+    return (nodes > 1.0) * np.maximum(across, fan) + (nodes <= 1.0) * plain
+
+
+def layer_traffic(problem: Problem, layouts: Layouts, work: Work, *, moe: bool) -> LayerTraffic:
+    """Exposed communication of one transformer layer and micro-batch."""
+    shape, rates = Shape.of(problem, layouts), problem.profile.time
+    tp_forward, tp_backward = tensor_parallel(problem, layouts, shape, moe=moe)
+    ring = context_parallel(problem, shape)
+    cp_forward = exposed(ring, work.attention_forward, rates.cp_overlap, rates.contention)
+    cp_backward = exposed(2.0 * ring, work.attention_backward, rates.cp_overlap, rates.contention)
+    zero = np.zeros_like(ring)
+    ep_forward = ep_backward = zero
+    if moe:
+        there = expert_dispatch(problem, shape, rates.dispatch_bytes)
+        back = expert_dispatch(problem, shape, rates.combine_bytes)
+        ep_forward = exposed(there + back, work.forward_total, rates.ep_overlap, rates.contention)
+        ep_backward = exposed(there + back, work.backward_total, rates.ep_overlap, rates.contention)
+    again = _whole_layer_again(problem, layouts)
+    return LayerTraffic(
+        tp_forward, tp_backward + again * tp_forward, cp_forward, cp_backward + again * cp_forward,
+        ep_forward, ep_backward + again * ep_forward,
+    )  # fmt: skip
+
+
+def _whole_layer_again(problem: Problem, layouts: Layouts) -> Column:
+    """1 where the row's recompute set runs whole layers again, collectives included."""
+    full = np.array([1.0 * choice.full for choice in problem.profile.recompute])
+    return full[layouts.recompute]
+
+
+def head_traffic(problem: Problem, layouts: Layouts) -> LayerTraffic:
+    """Exposed TP collectives at the head: its input is gathered, and the gradient of it scattered (or all-reduced)."""
+    shape, keep = Shape.of(problem, layouts), 1.0 - problem.profile.time.tp_overlap
+    zero = np.zeros_like(shape.tokens)
+    sequence = layouts.sequence_parallel.astype(np.float64)
+    volume = ACTIVATION * shape.tokens * problem.model.hidden
+
+    def run(op: str) -> Column:
+        return collective(
+            problem.cluster, op, volume, shape.tp, zero + 1.0, network=problem.profile.time.network
+        )
+
+    forward = keep * sequence * run("all_gather")
+    backward = keep * (
+        sequence * (run("all_gather") + run("reduce_scatter")) + (1.0 - sequence) * run("all_reduce")
+    )
+    return LayerTraffic(forward, backward, zero, zero, zero, zero)
+
+
+def no_traffic(layouts: Layouts) -> LayerTraffic:
+    """For parts that send nothing."""
+    return LayerTraffic(*(np.zeros(len(layouts)),) * 6)
+
+
+def pipeline_send(problem: Problem, layouts: Layouts) -> Column:
+    """Seconds to hand one micro-batch's activations to the next stage: 2 t h bytes, split by sequence parallelism."""
+    shape = Shape.of(problem, layouts)
+    stride = shape.tp * shape.cp * layouts.dp.astype(np.float64)
+    volume = ACTIVATION * shape.tokens * problem.model.hidden / shape.norm_split
+    return (layouts.pp > 1) * point_to_point(
+        problem.cluster, volume, stride, network=problem.profile.time.network
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class DataTraffic:
+    """Seconds per step of data-parallel collectives by what they may hide behind, float64 columns."""
+
+    gather_forward: Column
+    """weights gathered during the first forward pass (ZeRO-1, 2) or during each (ZeRO-3: for one micro-batch)"""
+    gather_backward: Column
+    """weights gathered again in each backward pass (ZeRO-3, one micro-batch)"""
+    reduce_last: Column
+    """gradients reduced once a step, during the last backward pass"""
+    reduce_each: Column
+    """gradients reduced in each backward pass (ZeRO-2 and 3, one micro-batch)"""
+
+
+def data_parallel(problem: Problem, layouts: Layouts, dense: Column, expert: Column) -> DataTraffic:
+    """Data-parallel traffic of a rank that holds `dense` and `expert` parameters.
+
+    ZeRO-0 all-reduces gradients; ZeRO-1 reduce-scatters them and gathers weights once a step; ZeRO-3 gathers weights
+    twice and reduce-scatters gradients for every micro-batch (three volumes, ZeRO 1910.02054). Where states are
+    sharded over fewer ranks than hold copies (HSDP), the shards are all-reduced over the replicas.
+    """
+    tp = layouts.tp.astype(np.float64)
+    copies = (layouts.dp * layouts.cp).astype(np.float64)
+    groups = (layouts.ep * layouts.etp).astype(np.float64)
+    experts = np.maximum(copies * tp / groups, 1.0)
+    shard, expert_shard = shard_groups(layouts)
+    parts = [(dense, copies, shard, tp)]
+    if problem.model.is_moe:
+        parts.append((expert, experts, expert_shard, groups))
+    zero = np.zeros_like(tp)
+    total = DataTraffic(zero, zero, zero, zero)
+    for part in parts:
+        one = _states_traffic(problem, layouts.zero_stage, *part)
+        total = DataTraffic(*(getattr(total, f.name) + getattr(one, f.name) for f in fields(DataTraffic)))
+    return total
+
+
+def _states_traffic(
+    problem: Problem, stage: Column, parameters: Column, copies: Column, shard: Column, stride: Column
+) -> DataTraffic:
+    """Traffic of one kind of parameters: `copies` ranks hold them, `shard` of these share the states."""
+    network = problem.profile.time.network
+    gradient = DTYPE_BYTES[problem.workload.grad_dtype] * parameters
+    weight = ACTIVATION * parameters
+
+    def run(op: str, volume: Column, size: Column, apart: Column) -> Column:
+        return collective(problem.cluster, op, volume, size, apart, network=network)
+
+    replicas, apart = copies / shard, stride * shard
+    plain = run("all_reduce", gradient, copies, stride)
+    scatter = run("reduce_scatter", gradient, shard, stride) + run(
+        "all_reduce", gradient / shard, replicas, apart
+    )
+    gather = run("all_gather", weight, shard, stride)
+    sharded, third = 1.0 * (stage >= 1), 1.0 * (stage == 3)
+    each = third if problem.profile.gradients_in_step else 1.0 * (stage >= 2)
+    return DataTraffic(
+        gather_forward=sharded * gather,
+        gather_backward=third * gather,
+        reduce_last=(1.0 - sharded) * plain + (sharded - each) * scatter,
+        reduce_each=each * scatter,
+    )
