@@ -1,0 +1,74 @@
+"""Training states: weights, gradients and optimizer of one rank, and how ZeRO divides them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from costmodel.activations import STORED_BYTES
+from costmodel.layouts import SCHEDULES, Column, Layouts
+from costmodel.params import StageParameters
+from costmodel.problem import DTYPE_BYTES, Problem
+
+
+@dataclass(frozen=True, slots=True)
+class StateBytes:
+    """Bytes per parameter before ZeRO divides them; `copies` are fp8 copies of the layers' matrices."""
+
+    weight: float
+    copies: float
+    gradient: float
+    optimizer: float
+
+
+def state_bytes(problem: Problem) -> StateBytes:
+    """Weights 2, gradients by their dtype, optimizer 4 (fp32 master) + 2 moments.
+
+    18 B with fp32 gradients and moments (Megatron-LM, docs dist_optimizer.md), 16 with bf16 gradients (ZeRO
+    paper 1910.02054, K = 12). fp16 training with 2-byte gradients keeps an fp32 copy in the optimizer.
+    """
+    work = problem.workload
+    gradient, moment = DTYPE_BYTES[work.grad_dtype], DTYPE_BYTES[work.moments_dtype]
+    unscaled = 4.0 if work.precision == "fp16" and gradient < 4.0 else 0.0
+    copies = problem.profile.memory.fp8_weight_copies * STORED_BYTES.get(work.precision, 0.0)
+    return StateBytes(2.0, copies, gradient, 4.0 + 2.0 * moment + unscaled)
+
+
+@dataclass(frozen=True, slots=True)
+class Shards:
+    """Ranks that share one copy of a state, (dense, expert) columns each; 1 where each holds its own."""
+
+    weight: tuple[Column, Column]
+    gradient: tuple[Column, Column]
+    optimizer: tuple[Column, Column]
+
+
+def shards(layouts: Layouts) -> Shards:
+    """Shard groups: `dp_shard` ranks from ZeRO stage 1 (optimizer), 2 (gradients) and 3 (weights).
+
+    Experts shard over those ranks of the group, its tensor-parallel peers included, that hold the same
+    experts: tp dp_shard / (ep etp), at least 1. With dp_shard = dp cp this is the whole expert data-parallel
+    group, world / (pp ep etp), often 1 or 2. DualPipe keeps a stage on two ranks, which share its optimizer.
+    """
+    names = ("tp", "ep", "etp", "dp_shard", "zero_stage")
+    tp, ep, etp, dense, stage = (getattr(layouts, name).astype(np.float64) for name in names)
+    expert = np.maximum(np.floor(tp * dense / (ep * etp)), 1.0)
+    holders = 1.0 + (layouts.schedule == SCHEDULES.index("dualpipe"))
+
+    def group(least: float, copies: Column | float) -> tuple[Column, Column]:
+        on = stage >= least
+        return 1.0 + on * (dense * copies - 1.0), 1.0 + on * (expert * copies - 1.0)
+
+    return Shards(weight=group(3.0, 1.0), gradient=group(2.0, 1.0), optimizer=group(1.0, holders))
+
+
+def states(per: StateBytes, shard: Shards, held: StageParameters) -> tuple[Column, Column, Column]:
+    """Bytes of (weights, gradients, optimizer) of the parameters that a rank holds."""
+    dense, expert = held.dense, held.expert
+    weights = (per.weight * dense + per.copies * held.matrices) / shard.weight[0]
+    return (
+        weights + (per.weight + per.copies) * expert / shard.weight[1],
+        per.gradient * dense / shard.gradient[0] + per.gradient * expert / shard.gradient[1],
+        per.optimizer * dense / shard.optimizer[0] + per.optimizer * expert / shard.optimizer[1],
+    )
