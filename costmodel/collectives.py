@@ -64,9 +64,7 @@ def point_to_point(cluster: Cluster, volume: Column, stride: Column, *, network:
     return seconds
 
 
-def wire_seconds(
-    level: Level, op: str, sent: Column, tensor: Column, group: Column, share: float = 1.0
-) -> Column:
+def wire_seconds(level: Level, op: str, sent: Column, tensor: Column, group: Column, share: float = 1.0) -> Column:
     """Seconds on the wire of one level: bytes over the bus bandwidth at this message and group size."""
     return sent / (level.effective_bandwidth * share * _efficiency(level.curves[op], tensor, group))
 
@@ -76,7 +74,8 @@ def _link_seconds(level: Level, op: str, sent: Column, tensor: Column, group: Co
     curve = level.curves[op]
     knots = np.log2(np.asarray(curve.group, dtype=np.float64))
     latency = np.interp(np.log2(group), knots, np.asarray(curve.latency))
-    return np.maximum(latency, wire_seconds(level, op, sent, tensor, group, share))
+    seconds: Column = np.maximum(latency, wire_seconds(level, op, sent, tensor, group, share))
+    return seconds
 
 
 def _efficiency(curve: Curve, tensor: Column, group: Column) -> Column:

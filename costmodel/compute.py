@@ -111,9 +111,9 @@ def gemm_efficiency(table: GemmTable, m: Column, n: Column) -> Column:
     """
     rows, eta = np.log2(np.asarray(table.m)), [[math.log2(value) for value in row] for row in table.eta]
     at = np.log2(m)
-    return np.exp2(
-        bilinear(rows, np.log2(np.asarray(table.n)), eta, at, np.log2(n)) + np.minimum(at - rows[0], 0.0)
-    )
+    inside = bilinear(rows, np.log2(np.asarray(table.n)), eta, at, np.log2(n))
+    efficiency: Column = np.exp2(inside + np.minimum(at - rows[0], 0.0))
+    return efficiency
 
 
 def gemm_seconds(problem: Problem, gemm: Gemm, *, wgrad: bool = False) -> Column:
@@ -133,7 +133,8 @@ def gemm_seconds(problem: Problem, gemm: Gemm, *, wgrad: bool = False) -> Column
     operand = 1.0 if low else 2.0
     accumulator = 8.0 if wgrad else operand
     moved = operand * gemm.m * (gemm.k + gemm.n) + accumulator * gemm.k * gemm.n
-    return np.maximum(compute, moved * gemm.groups / _bandwidth(problem))
+    seconds: Column = np.maximum(compute, moved * gemm.groups / _bandwidth(problem))
+    return seconds
 
 
 def linear(problem: Problem, gemms: Iterable[Gemm]) -> tuple[Column, Column, Column]:

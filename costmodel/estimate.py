@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
+from typing import TypeVar
 
 import numpy as np
 
@@ -11,33 +12,32 @@ from costmodel.compute import Work
 from costmodel.layouts import Column, Layouts
 from costmodel.memory import Memory, memory
 from costmodel.problem import Problem
+from costmodel.quantity import quantity
 from costmodel.split import OWN, StageTable
 from costmodel.traffic import LayerTraffic
 
-
-def _seconds(meaning: str) -> Column:
-    return field(metadata={"meaning": meaning, "unit": "s"})  # type: ignore[no-any-return]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Time:
     """Where a step's time goes on the slowest pipeline stage; float64 columns, seconds per step."""
 
-    gemm: Column = _seconds("matrix multiplications of the forward and backward pass")
-    attention: Column = _seconds("fused attention, forward and backward")
-    elementwise: Column = _seconds(
-        "bandwidth-bound operators: norms, activation functions, RoPE, permutation, loss"
+    gemm: Column = quantity("matrix multiplications of the forward and backward pass", "s")
+    attention: Column = quantity("fused attention, forward and backward", "s")
+    elementwise: Column = quantity(
+        "bandwidth-bound operators: norms, activation functions, RoPE, permutation, loss", "s"
     )
-    kernel_gaps: Column = _seconds("gaps between kernels and layers that wait for the host")
-    recompute: Column = _seconds("forward work done again in the backward pass")
-    tensor_parallel: Column = _seconds("exposed tensor-parallel collectives")
-    context_parallel: Column = _seconds("exposed context-parallel traffic")
-    expert_parallel: Column = _seconds("exposed expert-parallel all-to-all")
-    pipeline_send: Column = _seconds("exposed point-to-point sends between pipeline stages")
-    data_parallel: Column = _seconds("exposed gradient reduction and weight gathering")
-    bubble: Column = _seconds("waiting for other pipeline stages")
-    optimizer: Column = _seconds("optimizer step")
-    overhead: Column = _seconds("stragglers, data, logging and synchronisation")
+    kernel_gaps: Column = quantity("gaps between kernels and layers that wait for the host", "s")
+    recompute: Column = quantity("forward work done again in the backward pass", "s")
+    tensor_parallel: Column = quantity("exposed tensor-parallel collectives", "s")
+    context_parallel: Column = quantity("exposed context-parallel traffic", "s")
+    expert_parallel: Column = quantity("exposed expert-parallel all-to-all", "s")
+    pipeline_send: Column = quantity("exposed point-to-point sends between pipeline stages", "s")
+    data_parallel: Column = quantity("exposed gradient reduction and weight gathering", "s")
+    bubble: Column = quantity("waiting for other pipeline stages", "s")
+    optimizer: Column = quantity("optimizer step", "s")
+    overhead: Column = quantity("stragglers, data, logging and synchronisation", "s")
 
     @property
     def total(self) -> Column:
@@ -60,23 +60,19 @@ class Estimate:
 
     time: Time
     memory: Memory
-    step_time: Column = _seconds("time of one optimizer step")
-    mfu: Column = field(metadata={"meaning": "model FLOPs per second and GPU over the peak", "unit": "1"})
-    tokens_per_second_per_gpu: Column = field(metadata={"meaning": "training throughput", "unit": "1/s"})
-    communication_overhead: Column = field(
-        metadata={"meaning": "exposed communication over step time", "unit": "1"}
-    )
-    memory_total: Column = field(
-        metadata={"meaning": "memory that must fit, allocator slack and framework included", "unit": "B"}
-    )
-    memory_headroom: Column = field(metadata={"meaning": "usable memory minus memory", "unit": "B"})
+    step_time: Column = quantity("time of one optimizer step", "s")
+    mfu: Column = quantity("model FLOPs per second and GPU over the peak", "1")
+    tokens_per_second_per_gpu: Column = quantity("training throughput", "1/s")
+    communication_overhead: Column = quantity("exposed communication over step time", "1")
+    memory_total: Column = quantity("memory that must fit, allocator slack and framework included", "B")
+    memory_headroom: Column = quantity("usable memory minus memory", "B")
 
     def take(self, rows: Column) -> Estimate:
         """The rows that an index array or a boolean mask selects."""
         return _take(self, rows)
 
 
-def _take[T](tree: T, rows: Column) -> T:
+def _take(tree: T, rows: Column) -> T:
     parts = {}
     for part in fields(tree):  # type: ignore[arg-type]
         value = getattr(tree, part.name)
@@ -221,15 +217,13 @@ def _part(work: Work, sent: LayerTraffic) -> _Part:
 def _on_rank(parts: dict[str, _Part], kind: dict[str, Column], dual: Column, field_name: str) -> Column:
     """Seconds of one micro-batch on a rank; a DualPipe rank gives each of its two stages half of the micro-batches."""
     share = 1.0 - 0.5 * dual
-    total = 0.0
+    total: Column = np.zeros(1)
     for name, part in parts.items():
         total = total + (kind[name] + kind[f"mirror_{name}"]) * share * getattr(part, field_name)
     return total
 
 
-def _states(
-    problem: Problem, layouts: Layouts, stage: dict[str, Column], passes: _Passes
-) -> tuple[Column, Column]:
+def _states(problem: Problem, layouts: Layouts, stage: dict[str, Column], passes: _Passes) -> tuple[Column, Column]:
     """Exposed data-parallel seconds and the optimizer's, for the parameters of one stage."""
     rates = problem.profile.time
     tp, ep, etp = (getattr(layouts, axis).astype(np.float64) for axis in ("tp", "ep", "etp"))

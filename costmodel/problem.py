@@ -53,9 +53,7 @@ class Workload:
             if getattr(self, name) not in known:
                 raise InputError(f"{name} {getattr(self, name)!r} is unknown; known: {', '.join(known)}")
         if not 1.0 <= self.expert_load <= 1e6:
-            raise InputError(
-                f"expert_load is hottest rank over mean and at least 1, got {self.expert_load!r}"
-            )
+            raise InputError(f"expert_load is hottest rank over mean and at least 1, got {self.expert_load!r}")
         if self.routed_nodes < 0:
             raise InputError(f"routed_nodes must be 0 (no limit) or more, got {self.routed_nodes!r}")
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from costmodel.layouts import SCHEDULES
+from costmodel.quantity import quantity
 from hardware.errors import InputError
 from hardware.reader import Provenance, Table, did_you_mean
 
@@ -37,64 +38,52 @@ class RecomputeSet:
     full: bool = False
 
 
-def _rate(meaning: str, unit: str = "1") -> float:
-    return field(metadata={"meaning": meaning, "unit": unit})  # type: ignore[no-any-return]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeRates:
     """Rates and fractions of the time model; each has a physical meaning and a source in the profile's file."""
 
-    gemm: float = _rate("sustained share of the GPU's measured burst GEMM rate")
-    gemm_fp8: float = _rate("the same for fp8 GEMMs, casts and scaling included")
-    grouped_gemm: float = _rate("rate of a grouped GEMM over a dense one of the same rows, forward and dgrad")
-    grouped_wgrad: float = _rate("the same for the weight gradient, which accumulates into fp32")
-    attention_forward: float = _rate("share of the bf16 peak on causal FLOPs, fused attention, forward")
-    attention_backward: float = _rate(
-        "the same for the backward pass, counted as 2.5 times the forward FLOPs"
-    )
-    memory_bandwidth: float = _rate("share of HBM bandwidth that bandwidth-bound operators reach")
-    kernel: float = _rate("time between kernels that the GPU waits for the host, per kernel", "s")
-    layer_floor: float = _rate("host time per layer and pass, below which no layer gets faster", "s")
-    tp_overlap: float = _rate("share of tensor-parallel traffic hidden behind GEMMs")
-    cp_overlap: float = _rate(
-        "share of the layer's attention time that context-parallel traffic may hide behind"
-    )
-    ep_overlap: float = _rate("share of the expert layer's compute that expert all-to-all may hide behind")
-    dp_overlap: float = _rate("share of the compute beside it that data-parallel traffic may hide behind")
-    pp_overlap: float = _rate("share of pipeline point-to-point traffic hidden in the steady state")
-    contention: float = _rate("slowdown of compute while communication runs beside it")
-    network: float = _rate("share of the cluster's network bandwidth that the run gets")
-    straggler: float = _rate("step time lost per doubling of the GPU count")
-    step_fixed: float = _rate("time of a step outside of the model: data, logging, synchronisation", "s")
-    dispatch_bytes: float = _rate("bytes per element of the tokens sent to experts (2 bf16, 1 fp8)", "B")
-    combine_bytes: float = _rate("bytes per element of the expert outputs sent back", "B")
-    node_dedup: float = _rate("1 if a token crosses the network once per node and not once per expert")
+    gemm: float = quantity("sustained share of the GPU's measured burst GEMM rate")
+    gemm_fp8: float = quantity("the same for fp8 GEMMs, casts and scaling included")
+    grouped_gemm: float = quantity("rate of a grouped GEMM over a dense one of the same rows, forward and dgrad")
+    grouped_wgrad: float = quantity("the same for the weight gradient, which accumulates into fp32")
+    attention_forward: float = quantity("share of the bf16 peak on causal FLOPs, fused attention, forward")
+    attention_backward: float = quantity("the same for the backward pass, counted as 2.5 times the forward FLOPs")
+    memory_bandwidth: float = quantity("share of HBM bandwidth that bandwidth-bound operators reach")
+    kernel: float = quantity("time between kernels that the GPU waits for the host, per kernel", "s")
+    layer_floor: float = quantity("host time per layer and pass, below which no layer gets faster", "s")
+    tp_overlap: float = quantity("share of tensor-parallel traffic hidden behind GEMMs")
+    cp_overlap: float = quantity("share of the layer's attention time that context-parallel traffic may hide behind")
+    ep_overlap: float = quantity("share of the expert layer's compute that expert all-to-all may hide behind")
+    dp_overlap: float = quantity("share of the compute beside it that data-parallel traffic may hide behind")
+    pp_overlap: float = quantity("share of pipeline point-to-point traffic hidden in the steady state")
+    contention: float = quantity("slowdown of compute while communication runs beside it")
+    network: float = quantity("share of the cluster's network bandwidth that the run gets")
+    straggler: float = quantity("step time lost per doubling of the GPU count")
+    step_fixed: float = quantity("time of a step outside of the model: data, logging, synchronisation", "s")
+    dispatch_bytes: float = quantity("bytes per element of the tokens sent to experts (2 bf16, 1 fp8)", "B")
+    combine_bytes: float = quantity("bytes per element of the expert outputs sent back", "B")
+    node_dedup: float = quantity("1 if a token crosses the network once per node and not once per expert")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryRates:
     """What the framework keeps: fractions, bytes per element and fixed buffers of the memory model."""
 
-    mlp_saved: float = _rate("bytes kept per element of the MLP width, gated (6 fused, 8 eager)", "B")
-    norm_saved: float = _rate(
-        "bytes kept per hidden element and norm for its output (2; 0 if recomputed)", "B"
-    )
-    swiglu_saved: float = _rate(
+    mlp_saved: float = quantity("bytes kept per element of the MLP width, gated (6 fused, 8 eager)", "B")
+    norm_saved: float = quantity("bytes kept per hidden element and norm for its output (2; 0 if recomputed)", "B")
+    swiglu_saved: float = quantity(
         "bytes of mlp_saved that hold the activation function's output (2; 0 if recomputed)", "B"
     )
-    logit_bytes: float = _rate("bytes per logit at the loss (2 fused, 6 fp32 copy, 14 eager)", "B")
-    wgrad_buffer: float = _rate("1 if one weight gradient per weight shape is kept as a buffer")
-    gathered_input: float = _rate(
-        "bytes per hidden element of gathered tensor-parallel input kept per layer", "B"
-    )
-    fp8_activations: float = _rate("1 if GEMM inputs are stored in fp8 for the backward pass")
-    fp8_swiglu_input: float = _rate("1 if the activation function's input is stored in fp8 too")
-    cp_saved: float = _rate("bytes per attention output element kept more under context parallelism", "B")
-    fp8_weight_copies: float = _rate("bytes per parameter of fp8 weight copies beside the bf16 weights", "B")
-    reserved_ratio: float = _rate("memory reserved by the allocator over memory allocated at the peak")
-    overhead: float = _rate("context, kernels and communicators outside of the allocator", "B")
-    dispatch_buffer: float = _rate("static buffers of the expert dispatch kernels", "B")
+    logit_bytes: float = quantity("bytes per logit at the loss (2 fused, 6 fp32 copy, 14 eager)", "B")
+    wgrad_buffer: float = quantity("1 if one weight gradient per weight shape is kept as a buffer")
+    gathered_input: float = quantity("bytes per hidden element of gathered tensor-parallel input kept per layer", "B")
+    fp8_activations: float = quantity("1 if GEMM inputs are stored in fp8 for the backward pass")
+    fp8_swiglu_input: float = quantity("1 if the activation function's input is stored in fp8 too")
+    cp_saved: float = quantity("bytes per attention output element kept more under context parallelism", "B")
+    fp8_weight_copies: float = quantity("bytes per parameter of fp8 weight copies beside the bf16 weights", "B")
+    reserved_ratio: float = quantity("memory reserved by the allocator over memory allocated at the peak")
+    overhead: float = quantity("context, kernels and communicators outside of the allocator", "B")
+    dispatch_buffer: float = quantity("static buffers of the expert dispatch kernels", "B")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,21 +166,19 @@ def _read(table: Table, base: Profile | None, name: str) -> Profile:
     for key in ("zero_stages", "zero_stages_with_pp"):
         stages = table.numbers(key, getattr(base, key, None), minimum=0, maximum=3)
         values[key] = tuple(int(stage) for stage in stages)
-    values["default_zero_stage"] = table.integer(
-        "default_zero_stage", getattr(base, "default_zero_stage", None)
-    )
+    values["default_zero_stage"] = table.integer("default_zero_stage", getattr(base, "default_zero_stage", None))
     values["schedules"] = table.texts("schedules", getattr(base, "schedules", None))
     values["recompute"] = _recompute(table, base)
-    values["time"] = _rates(table.optional_table("time"), TimeRates, base and base.time, table)
-    values["memory"] = _rates(table.optional_table("memory"), MemoryRates, base and base.memory, table)
+    values["time"] = _rates(table.optional_table("time"), TimeRates, base.time if base else None, table)
+    values["memory"] = _rates(table.optional_table("memory"), MemoryRates, base.memory if base else None, table)
     values["by_gpu"] = dict(base.by_gpu) if base else {}
-    gpus = table.optional_table("gpu")
-    for gpu in gpus.keys() if gpus else ():
-        own = gpus.table(gpu)
-        values["by_gpu"][gpu] = (
-            _rates(own.optional_table("time"), TimeRates, values["time"], own),
-            _rates(own.optional_table("memory"), MemoryRates, values["memory"], own),
-        )
+    if gpus := table.optional_table("gpu"):
+        for gpu in gpus.keys():  # noqa: SIM118 (a Table is no dict)
+            own = gpus.table(gpu)
+            values["by_gpu"][gpu] = (
+                _rates(own.optional_table("time"), TimeRates, values["time"], own),
+                _rates(own.optional_table("memory"), MemoryRates, values["memory"], own),
+            )
     values["provenance"] = {**(base.provenance if base else {}), **table.sources}
     profile = Profile(**values)
     for key, known in (("schedules", SCHEDULES), ("fp8_recipe", ("fp8", "fp8_block"))):

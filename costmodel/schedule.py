@@ -14,7 +14,7 @@ def code(name: str) -> int:
 
 def is_dual(layouts: Layouts) -> Column:
     """1 for rows whose ranks hold two stages (DualPipe)."""
-    return (layouts.schedule == code("dualpipe")).astype(np.int64)
+    return np.asarray(layouts.schedule == code("dualpipe"), dtype=np.int64)
 
 
 def bubble(layouts: Layouts, total: Column, slowest: Column, backward: Column, weight: Column) -> Column:

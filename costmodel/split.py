@@ -56,9 +56,7 @@ def _bounds(prefix: Sequence[float], tail: float, stages: int) -> list[float]:
     return sorted(sums | last)
 
 
-def _fill(
-    prefix: Sequence[float], tail: float, stages: int, bound: float, reserve: int
-) -> tuple[int, ...] | None:
+def _fill(prefix: Sequence[float], tail: float, stages: int, bound: float, reserve: int) -> tuple[int, ...] | None:
     """Fill stages from the last to the first up to `bound`, leaving `reserve` layers for each earlier one."""
     end = len(prefix) - 1
     counts = [0] * stages
@@ -104,11 +102,7 @@ def split_table(model: Model, seq_len: int, stages: Iterable[int]) -> StageTable
     """The closed-form split for every number of stages in use (each at most the layers)."""
     weights, tail = _weights(model, seq_len)
     layers = {pp: split_layers(weights, tail, pp) for pp in sorted(set(stages))}
-    kinds = {
-        (pp, dual): _kinds(model, counts, dual=dual)
-        for pp, counts in layers.items()
-        for dual in (False, True)
-    }
+    kinds = {(pp, dual): _kinds(model, counts, dual=dual) for pp, counts in layers.items() for dual in (False, True)}
     width = max(len(found) for found in kinds.values())
     names = ("rank", "count", *OWN, *(f"mirror_{name}" for name in OWN))
     columns = {name: np.zeros((len(kinds), width)) for name in names}
@@ -134,9 +128,7 @@ def _weights(model: Model, seq_len: int) -> tuple[tuple[float, ...], float]:
     return tuple(costs[moe] for moe in model.layer_is_moe), round(tail / unit, 6)
 
 
-def _kinds(
-    model: Model, counts: tuple[int, ...], *, dual: bool
-) -> list[tuple[tuple[float, tuple[float, ...]], float]]:
+def _kinds(model: Model, counts: tuple[int, ...], *, dual: bool) -> list[tuple[tuple[float, tuple[float, ...]], float]]:
     """Distinct stages of a split, as ((earliest rank, contents), how many)."""
     stages, start = [], 0
     for rank, count in enumerate(counts):

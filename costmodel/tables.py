@@ -10,9 +10,7 @@ from numpy.typing import ArrayLike
 from costmodel.layouts import Column
 
 
-def bilinear(
-    rows: ArrayLike, columns: ArrayLike, values: Sequence[Sequence[float]], y: Column, x: Column
-) -> Column:
+def bilinear(rows: ArrayLike, columns: ArrayLike, values: Sequence[Sequence[float]], y: Column, x: Column) -> Column:
     """`values[i][j]`, given at rising knots `rows[i]` and `columns[j]`, between them and constant outside.
 
     y is looked up along rows and x along columns; both float64 of one length.
@@ -23,7 +21,8 @@ def bilinear(
     below = table[i, j] + right * (table[i, _next(table, j, 1)] - table[i, j])
     i = _next(table, i, 0)
     above = table[i, j] + right * (table[i, _next(table, j, 1)] - table[i, j])
-    return below + up * (above - below)
+    result: Column = below + up * (above - below)
+    return result
 
 
 def _next(table: Column, index: Column, axis: int) -> Column:

@@ -119,7 +119,8 @@ def expert_dispatch(problem: Problem, shape: Shape, bytes_per_element: float) ->
         network=rates.network,
     )
     fan = collective(cluster, "all_to_all", element * k, inside, shape.etp)
-    return (nodes > 1.0) * np.maximum(across, fan) + (nodes <= 1.0) * plain
+    seconds: Column = (nodes > 1.0) * np.maximum(across, fan) + (nodes <= 1.0) * plain
+    return seconds
 
 
 def layer_traffic(problem: Problem, layouts: Layouts, work: Work, *, moe: bool) -> LayerTraffic:
@@ -157,14 +158,10 @@ def head_traffic(problem: Problem, layouts: Layouts) -> LayerTraffic:
     volume = ACTIVATION * shape.tokens * problem.model.hidden
 
     def run(op: str) -> Column:
-        return collective(
-            problem.cluster, op, volume, shape.tp, zero + 1.0, network=problem.profile.time.network
-        )
+        return collective(problem.cluster, op, volume, shape.tp, zero + 1.0, network=problem.profile.time.network)
 
     forward = keep * sequence * run("all_gather")
-    backward = keep * (
-        sequence * (run("all_gather") + run("reduce_scatter")) + (1.0 - sequence) * run("all_reduce")
-    )
+    backward = keep * (sequence * (run("all_gather") + run("reduce_scatter")) + (1.0 - sequence) * run("all_reduce"))
     return LayerTraffic(forward, backward, zero, zero, zero, zero)
 
 
@@ -178,9 +175,7 @@ def pipeline_send(problem: Problem, layouts: Layouts) -> Column:
     shape = Shape.of(problem, layouts)
     stride = shape.tp * shape.cp * layouts.dp.astype(np.float64)
     volume = ACTIVATION * shape.tokens * problem.model.hidden / shape.norm_split
-    return (layouts.pp > 1) * point_to_point(
-        problem.cluster, volume, stride, network=problem.profile.time.network
-    )
+    return (layouts.pp > 1) * point_to_point(problem.cluster, volume, stride, network=problem.profile.time.network)
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,9 +228,7 @@ def _states_traffic(
 
     replicas, apart = copies / shard, stride * shard
     plain = run("all_reduce", gradient, copies, stride)
-    scatter = run("reduce_scatter", gradient, shard, stride) + run(
-        "all_reduce", gradient / shard, replicas, apart
-    )
+    scatter = run("reduce_scatter", gradient, shard, stride) + run("all_reduce", gradient / shard, replicas, apart)
     gather = run("all_gather", weight, shard, stride)
     sharded, third = 1.0 * (stage >= 1), 1.0 * (stage == 3)
     each = third if problem.profile.gradients_in_step else 1.0 * (stage >= 2)

@@ -1,0 +1,11 @@
+"""A field that says its unit and meaning; schemas, tables and explanations are read from there."""
+
+from __future__ import annotations
+
+from dataclasses import field
+from typing import Any
+
+
+def quantity(meaning: str, unit: str = "1") -> Any:
+    """A dataclass field without a default, with `meaning` and SI `unit` in its metadata."""
+    return field(metadata={"meaning": meaning, "unit": unit})
