@@ -133,16 +133,13 @@ def _mla(m: Model, stored: float) -> Iterator[Tensor]:
 
 def _attention_out(m: Model, rates: MemoryRates, low: float) -> Iterator[Tensor]:
     width = float(m.heads * m.value_head_dim)
-    yield Tensor("attention_out", "split", 2.0 * width)
+    kept = rates.fp8_attention_output if low < 2.0 else 2.0
+    yield Tensor("attention_out", "split", kept * width)
     yield Tensor("softmax", "split", 4.0 * m.heads)
     yield Tensor("attention_out", "context", rates.cp_saved * width)
-    if low < 2.0:
-        yield Tensor("projection_in", "split", rates.fp8_activations * low * width)
 
 
-def _mlp(
-    m: Model, rates: MemoryRates, stored: float, low: float, width: float, name: str
-) -> Iterator[Tensor]:
+def _mlp(m: Model, rates: MemoryRates, stored: float, low: float, width: float, name: str) -> Iterator[Tensor]:
     """The activation function's input and output, for an MLP of `width` (k c f_e at the experts)."""
     way = "expert" if name == "expert" else "split"
     mid = rates.mlp_saved - 2.0 if m.gated_mlp else 2.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -12,35 +12,28 @@ from costmodel.layouts import SCHEDULES, Column, Layouts
 from costmodel.model import Model
 from costmodel.params import counts, stage_parameters, vocab_per_rank
 from costmodel.problem import Problem
+from costmodel.quantity import quantity
 from costmodel.split import OWN, StageTable
 from costmodel.states import Shards, shards, state_bytes, states
 
 MTP_INPUTS = 8.0
-"""Bytes per token and hidden element that an MTP depth keeps beside its layer: two norms, input and output."""
-
-
-def _bytes(meaning: str) -> dict[str, str]:
-    return {"unit": "B", "meaning": meaning}
+"""Bytes per token and hidden element that an MTP depth keeps beside its layer: two norms, inputs, outputs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
     """Memory of one GPU of the pipeline stage that needs most, float64 columns [B]."""
 
-    weights: Column = field(metadata=_bytes("weights, with their copies in low precision"))
-    gradients: Column = field(metadata=_bytes("gradient buffers"))
-    optimizer: Column = field(metadata=_bytes("master weights and moments"))
-    gathered: Column = field(
-        metadata=_bytes("layers gathered (ZeRO 3) and gradients not yet scattered (ZeRO 2, 3)")
-    )
-    activations: Column = field(metadata=_bytes("activations of the micro-batches in flight"))
-    recompute_buffer: Column = field(metadata=_bytes("activations recomputed at one time"))
-    logits: Column = field(metadata=_bytes("output head and logits at the loss, on the last stage"))
-    buffers: Column = field(
-        metadata=_bytes("weight-gradient, pipeline, tensor-parallel and expert-dispatch buffers")
-    )
-    fragmentation: Column = field(metadata=_bytes("reserved by the allocator, not allocated, at the peak"))
-    overhead: Column = field(metadata=_bytes("context, kernels and communicators outside of the allocator"))
+    weights: Column = quantity("weights, with their copies in low precision", "B")
+    gradients: Column = quantity("gradient buffers", "B")
+    optimizer: Column = quantity("master weights and moments", "B")
+    gathered: Column = quantity("layers gathered (ZeRO 3) and gradients not yet scattered (ZeRO 2, 3)", "B")
+    activations: Column = quantity("activations of the micro-batches in flight", "B")
+    recompute_buffer: Column = quantity("activations recomputed at one time", "B")
+    logits: Column = quantity("output head and logits at the loss, on the last stage", "B")
+    buffers: Column = quantity("weight-gradient, pipeline, tensor-parallel and expert-dispatch buffers", "B")
+    fragmentation: Column = quantity("reserved by the allocator, not allocated, at the peak", "B")
+    overhead: Column = quantity("context, kernels and communicators outside of the allocator", "B")
 
     @property
     def allocated(self) -> Column:
@@ -98,9 +91,7 @@ def in_flight(layouts: Layouts, rank: Column, micro_batches: Column) -> Column:
     interleaved = layouts.schedule == SCHEDULES.index("interleaved")
     dual = layouts.schedule == SCHEDULES.index("dualpipe")
     chunks = 2.0 * (after - 1.0) + (vpp - 1.0) * pp + 1.0
-    held: Column = np.minimum(
-        after + interleaved * (chunks / vpp - after), micro_batches * (1.0 - 0.5 * dual)
-    )
+    held: Column = np.minimum(after + interleaved * (chunks / vpp - after), micro_batches * (1.0 - 0.5 * dual))
     return held
 
 
@@ -202,10 +193,12 @@ def _buffers(problem: Problem, rank: _Rank, has: tuple[Column, ...]) -> Column:
     model, rates = problem.model, problem.profile.memory
     residual = 4.0 * rank.share["residual"] * (rank.layouts.pp > 1) + 2.0 * rank.share["gathered"]
     copies = 4.0 * model.experts_per_token * problem.workload.expert_load * rank.share["routed"]
-    tokens: Column = rank.tokens * model.hidden * (residual + has[1] * copies)
+    tokens = rank.tokens * model.hidden * (residual + has[1] * copies)
     static = rates.dispatch_buffer * (rank.ep > 1.0) * has[1]
     attention = rates.wgrad_buffer * 2.0 * counts(model).attention / rank.tp
-    return tokens + attention + has[0] * rank.wgrad[0] + has[1] * rank.wgrad[1] + static
+    wgrad = attention + has[0] * rank.wgrad[0] + has[1] * rank.wgrad[1]
+    total: Column = wgrad + tokens + static
+    return total
 
 
 def wgrad_buffers(problem: Problem, tp: Column, etp: Column) -> tuple[Column, Column]:

@@ -79,6 +79,9 @@ class MemoryRates:
     gathered_input: float = quantity("bytes per hidden element of gathered tensor-parallel input kept per layer", "B")
     fp8_activations: float = quantity("1 if GEMM inputs are stored in fp8 for the backward pass")
     fp8_swiglu_input: float = quantity("1 if the activation function's input is stored in fp8 too")
+    fp8_attention_output: float = quantity(
+        "bytes per element of attention output and projection input under fp8 (3 bf16 and fp8; 1.5 one E5M6)", "B"
+    )
     cp_saved: float = quantity("bytes per attention output element kept more under context parallelism", "B")
     fp8_weight_copies: float = quantity("bytes per parameter of fp8 weight copies beside the bf16 weights", "B")
     reserved_ratio: float = quantity("memory reserved by the allocator over memory allocated at the peak")
