@@ -1,0 +1,1 @@
+"""Which layouts exist, fit, and are best."""

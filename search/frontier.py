@@ -1,0 +1,217 @@
+"""Ranked layouts <-> Parquet: the schema with units and meanings, the provenance, atomic writing, reading back."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, fields
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from costmodel.estimate import Estimate, Time, estimate
+from costmodel.layouts import SCHEDULES, Layouts
+from costmodel.memory import Memory
+from costmodel.problem import Problem
+from costmodel.profile import Profile
+from hardware.errors import InputError
+from search.engine import CHUNK, SearchResult
+from search.version import VERSION
+
+SCHEMA_VERSION = "1"
+KEY = "meshscout"
+
+_LAYOUT = {
+    "rank": "place of the layout by MFU, then headroom; 1 is best",
+    "tp": "tensor-parallel degree",
+    "pp": "pipeline stages",
+    "vpp": "virtual stages per pipeline rank",
+    "dp": "data-parallel degree, context parallelism not included",
+    "dp_shard": "ranks over which ZeRO shards its states; divides dp * cp",
+    "cp": "context-parallel degree",
+    "ep": "expert-parallel degree",
+    "etp": "tensor-parallel degree inside an expert",
+    "zero_stage": "ZeRO stage",
+    "micro_batch": "sequences per micro-batch and data-parallel rank",
+    "recompute": "set of modules recomputed in the backward pass, as the profile names it",
+    "sequence_parallel": "whether norms and residuals are split over the tensor-parallel group",
+    "schedule": "pipeline schedule",
+    "precision": "number format of the matrix multiplications",
+    "layers_per_stage": "transformer layers on each pipeline stage",
+}
+_TYPES = {"sequence_parallel": pa.bool_(), "layers_per_stage": pa.list_(pa.field("item", pa.int32(), nullable=False))}
+_TYPES |= dict.fromkeys(("recompute", "schedule", "precision"), pa.string())
+_UNITS = {"micro_batch": "sequences", "layers_per_stage": "layers"}
+_HEADLINES = {
+    "step_time": "step_time",
+    "mfu": "mfu",
+    "tokens_per_second_per_gpu": "tokens_per_second_per_gpu",
+    "communication_overhead": "communication_overhead",
+    "memory": "memory_total",
+    "memory_headroom": "memory_headroom",
+}
+"""Column -> field of Estimate."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A frontier read back: one dict a row with the columns of the schema, and the provenance."""
+
+    rows: list[dict[str, Any]]
+    provenance: dict[str, Any]
+
+
+def arrow_schema(provenance: Mapping[str, object] | None = None) -> pa.Schema:
+    """The schema: every column non-null, with `unit` and `meaning` in its metadata."""
+    columns = [
+        _field(name, _TYPES.get(name, pa.int64()), _UNITS.get(name, "1"), meaning) for name, meaning in _LAYOUT.items()
+    ]
+    declared = {part.name: part.metadata for part in fields(Estimate)}
+    columns += [_number(name, declared[source]) for name, source in _HEADLINES.items()]
+    for prefix, tree in (("memory", Memory), ("time", Time)):
+        columns += [_number(f"{prefix}_{part.name}", part.metadata) for part in fields(tree)]
+    text = json.dumps(provenance or {}, sort_keys=True, ensure_ascii=False)
+    return pa.schema(columns, metadata={f"{KEY}.schema_version": SCHEMA_VERSION, f"{KEY}.provenance": text})
+
+
+def _number(name: str, metadata: Mapping[str, str]) -> pa.Field:
+    return _field(name, pa.float64(), metadata["unit"], metadata["meaning"])
+
+
+def _field(name: str, kind: pa.DataType, unit: str, meaning: str) -> pa.Field:
+    return pa.field(name, kind, nullable=False, metadata={"unit": unit, "meaning": meaning})
+
+
+def columns_of(problem: Problem, layouts: Layouts, cost: Estimate, first: int = 1) -> dict[str, Any]:
+    """Every column of the schema, in its order, for ranked layouts of which the first has rank `first`."""
+    recompute = [choice.name for choice in problem.profile.recompute]
+    stages = problem.split(np.unique(layouts.pp).tolist()).layers
+    columns: dict[str, Any] = {"rank": np.arange(first, first + len(layouts))}
+    columns |= {axis.name: getattr(layouts, axis.name) for axis in fields(Layouts)}
+    columns["recompute"] = [recompute[code] for code in layouts.recompute]
+    columns["schedule"] = [SCHEDULES[code] for code in layouts.schedule]
+    columns["sequence_parallel"] = layouts.sequence_parallel == 1
+    columns["precision"] = [problem.workload.precision] * len(layouts)
+    columns["layers_per_stage"] = [stages[pp] for pp in layouts.pp.tolist()]
+    columns |= {name: getattr(cost, source) for name, source in _HEADLINES.items()}
+    for prefix, tree in (("memory", cost.memory), ("time", cost.time)):
+        columns |= {f"{prefix}_{part.name}": getattr(tree, part.name) for part in fields(tree)}
+    return columns
+
+
+def rows_of(problem: Problem, layouts: Layouts, cost: Estimate) -> list[dict[str, Any]]:
+    """The rows as Python numbers, texts and lists: what `read_frontier` gives back for the same layouts."""
+    columns = {
+        name: column.tolist() if isinstance(column, np.ndarray) else column
+        for name, column in columns_of(problem, layouts, cost).items()
+    }
+    columns["layers_per_stage"] = [list(stages) for stages in columns["layers_per_stage"]]
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+def provenance(result: SearchResult, inputs: Mapping[str, object] | None = None) -> dict[str, object]:
+    """Where a result comes from: inputs and their SHA-256, versions, the account of the space, the solver.
+
+    `inputs` is what the caller was given (names, files); it is stored as it is. No time and no thread count: the same
+    search gives the same provenance.
+    """
+    problem, account = result.problem, result.account
+    parts = {
+        "model": problem.model,
+        "cluster": problem.cluster,
+        "profile": problem.profile,
+        "workload": problem.workload,
+        "space": result.space,
+    }
+    return {
+        "inputs": dict(inputs or {}),
+        "names": {name: part.name for name, part in parts.items() if hasattr(part, "name")},
+        "workload": asdict(problem.workload),
+        "limits": {axis: list(values) for axis, values in result.space.limits.items()},
+        "sha256": {name: fingerprint(part) for name, part in parts.items()},
+        "versions": {"meshscout": VERSION} | {name: version(name) for name in ("numpy", "ortools", "pyarrow")},
+        "space": asdict(account),
+        "solver": {"status": result.solver.status, "solutions": result.solver.skeletons},
+        "flops_convention": problem.workload.flops_convention,
+    }
+
+
+def fingerprint(part: Any) -> str:
+    """SHA-256 of a dataclass's values as canonical JSON: changes when, and only when, a value changes."""
+    text = json.dumps(_plain(asdict(part)), sort_keys=True, ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(name): _plain(part) for name, part in value.items()}
+    return [_plain(part) for part in value] if isinstance(value, list | tuple) else value
+
+
+def write_parquet(
+    path: str | os.PathLike[str], result: SearchResult, inputs: Mapping[str, object] | None = None,
+    *, every: bool = False,
+) -> None:  # fmt: skip
+    """Write the frontier, or with `every` all feasible layouts that the search kept, ranked.
+
+    The file appears whole or not at all, and the same search writes the same bytes. Raises InputError if the folder
+    does not exist or the file cannot be written.
+    """
+    layouts = result.feasible if every else result.frontier
+    if layouts is None:
+        raise ValueError("the search did not keep every feasible layout (keep_all)")
+    schema = arrow_schema(provenance(result, inputs))
+    with _whole(Path(path)) as file, pq.ParquetWriter(file, schema, compression="zstd") as writer:
+        for start in range(0, len(layouts), CHUNK):
+            part = layouts.take(slice(start, start + CHUNK))
+            columns = columns_of(result.problem, part, estimate(result.problem, part), start + 1)
+            arrays = [pa.array(columns[field.name], type=field.type) for field in schema]
+            writer.write_table(pa.Table.from_arrays(arrays, schema=schema))
+
+
+@contextmanager
+def _whole(path: Path) -> Iterator[BinaryIO]:
+    """A file for writing that takes its name only when all is written."""
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with open(part, "xb") as file:
+            yield file
+        os.replace(part, path)
+    except OSError as error:
+        reason = "the folder does not exist" if not path.parent.is_dir() else error.strerror or str(error)
+        raise InputError(f"{path}: cannot be written: {reason}") from None
+    finally:
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
+
+
+def read_frontier(path: str | os.PathLike[str]) -> Stored:
+    """The rows and provenance of a file that `write_parquet` wrote. Raises InputError for any other file."""
+    try:
+        table = pq.read_table(path)
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file") from None
+    except (OSError, pa.ArrowException) as error:
+        raise InputError(f"{path}: not a Parquet file: {' '.join(str(error).split())}") from None
+    metadata = {key.decode(): text.decode() for key, text in (table.schema.metadata or {}).items()}
+    found = metadata.get(f"{KEY}.schema_version")
+    if found is None:
+        raise InputError(f"{path}: not written by meshscout search")
+    if found != SCHEMA_VERSION:
+        raise InputError(f"{path}: schema version {found}, this version reads {SCHEMA_VERSION}")
+    return Stored(table.to_pylist(), json.loads(metadata[f"{KEY}.provenance"]))
+
+
+def axes_of(row: Mapping[str, Any], profile: Profile) -> dict[str, int]:
+    """A stored row's axes as the numbers of `Layouts`. Raises InputError for a recompute set the profile lacks."""
+    axes = {axis.name: row[axis.name] for axis in fields(Layouts)}
+    axes["recompute"] = profile.recompute_code(row["recompute"])
+    axes["schedule"] = SCHEDULES.index(row["schedule"])
+    return {name: int(value) for name, value in axes.items()}

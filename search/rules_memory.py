@@ -1,0 +1,71 @@
+"""Rules about memory: the lower bound that a skeleton implies, and what an estimate says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from costmodel.floor import activation_floor, dense_floor, expert_floor, fixed_floor
+from costmodel.layouts import Column
+from costmodel.problem import Problem
+from search.rule import Rule
+
+MEGABYTE = 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class Floor:
+    """A part of the lower bound on memory: whole MB, rounded down, from a few skeleton columns."""
+
+    name: str
+    columns: tuple[str, ...]
+    megabytes: Callable[..., Column]
+
+
+def floors(problem: Problem) -> tuple[Floor, ...]:
+    """The parts of the lower bound on memory; their sum never exceeds what a layout of the skeleton needs."""
+
+    def whole(values: Column) -> Column:
+        return np.floor(np.asarray(values, dtype=np.float64) / MEGABYTE).astype(np.int64)
+
+    fixed = int(fixed_floor(problem) // MEGABYTE)
+    return (
+        Floor("fixed", (), lambda: np.asarray(fixed)),
+        Floor("dense", ("tp", "pp"), lambda tp, pp: whole(dense_floor(problem, tp, pp))),
+        Floor("experts", ("pp", "ep", "etp"), lambda pp, ep, etp: whole(expert_floor(problem, pp, ep, etp))),
+        Floor("activations", ("tp", "cp", "pp"), lambda tp, cp, pp: whole(activation_floor(problem, tp, cp, pp))),
+    )
+
+
+def memory_budget(problem: Problem) -> int:
+    """Usable memory of a GPU in whole MB, rounded down."""
+    return int(problem.cluster.gpu.usable_memory // MEGABYTE)
+
+
+def memory_floor(problem: Problem) -> Rule:
+    parts, budget = floors(problem), memory_budget(problem)
+    columns = ("tp", "pp", "cp", "ep", "etp")
+
+    def need(*values: Column) -> dict[str, Column]:
+        table = dict(zip(columns, map(np.asarray, values), strict=True))
+        return {part.name: part.megabytes(*(table[name] for name in part.columns)) for part in parts}
+
+    def because(*values: int) -> str:
+        found = {name: int(np.ravel(amount)[0]) for name, amount in need(*map(np.atleast_1d, values)).items()}
+        shown = " + ".join(f"{name} {amount / 1e3:.1f}" for name, amount in found.items() if amount)
+        return f"needs at least {sum(found.values()) / 1e3:.1f} GB ({shown}) of {budget / 1e3:.1f} GB usable"
+
+    return Rule("memory_floor", columns, lambda *values: sum(need(*values).values()) <= budget, because)
+
+
+def memory_rule(problem: Problem) -> Rule:
+    """Memory within what the GPU leaves to the job; its column is the estimate's memory_headroom in bytes."""
+    usable = problem.cluster.gpu.usable_memory
+    return Rule(
+        "memory",
+        ("memory_headroom",),
+        lambda headroom: headroom >= 0,
+        lambda headroom: f"needs {(usable - headroom) / 1e9:.1f} GB of {usable / 1e9:.1f} GB usable",
+    )

@@ -1,0 +1,171 @@
+"""Rules that come from the shape of the model and its sequences: what tensor, context and expert parallelism split."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from costmodel.layouts import Column
+from costmodel.problem import Problem
+from search.rule import Rule
+
+# -- tensor and context parallelism
+
+
+def heads(problem: Problem) -> Rule:
+    heads = problem.model.heads
+    return Rule(
+        "heads", ("tp",), lambda tp: heads % tp == 0, lambda tp: f"{heads} attention heads do not divide by tp {tp}"
+    )
+
+
+def kv_heads(problem: Problem) -> Rule:
+    heads, replicate = problem.model.kv_heads, problem.profile.kv_replication
+
+    def because(tp: int) -> str:
+        if replicate:
+            return f"{heads} KV heads neither divide by tp {tp} nor replicate evenly over it"
+        return f"{heads} KV heads do not divide by tp {tp}, and profile {problem.profile.name} does not replicate them"
+
+    return Rule("kv_heads", ("tp",), lambda tp: (heads % tp == 0) | (replicate & (tp % heads == 0)), because)
+
+
+def hidden(problem: Problem) -> Rule:
+    hidden = problem.model.hidden
+    return Rule(
+        "hidden", ("tp",), lambda tp: hidden % tp == 0, lambda tp: f"hidden {hidden} does not divide by tp {tp}"
+    )
+
+
+def ffn(problem: Problem) -> Rule:
+    model = problem.model
+    wide = {"MLP": model.ffn_hidden if model.dense_layers else 0, "shared expert": model.shared_ffn_hidden}
+
+    def ok(tp: Column, etp: Column) -> Column:
+        good = (wide["MLP"] % tp == 0) & (wide["shared expert"] % tp == 0)
+        return np.asarray(good & (model.expert_ffn_hidden % etp == 0))
+
+    def because(tp: int, etp: int) -> str:
+        parts = [f"{name} width {width} by tp {tp}" for name, width in wide.items() if width % tp]
+        if model.expert_ffn_hidden % etp:
+            parts.append(f"expert width {model.expert_ffn_hidden} by etp {etp}")
+        return f"does not divide: {', '.join(parts)}"
+
+    return Rule("ffn", ("tp", "etp"), ok, because)
+
+
+def tp_domain(problem: Problem, *, lifted: bool) -> Rule:
+    cluster, gpus = problem.cluster, problem.workload.gpus
+    domain, node = cluster.levels[0].size or gpus, min(cluster.gpus_per_node, gpus)
+
+    def inside(group: Column) -> Column:
+        return np.asarray((group <= domain) & ((node % group == 0) | (group % node == 0)))
+
+    def because(tp: int, etp: int) -> str:
+        name, size = ("tp", tp) if not inside(np.asarray(tp)) else ("etp", etp)
+        return (
+            f"{name} {size} is neither a part of a node of {node} GPUs nor whole nodes "
+            f"within {domain} GPUs on {cluster.levels[0].name}"
+        )
+
+    def ok(tp: Column, etp: Column) -> Column:
+        return np.asarray((inside(tp) & inside(etp)) | lifted)
+
+    return Rule("tp_domain", ("tp", "etp"), ok, because)
+
+
+def sequence(problem: Problem) -> Rule:
+    length = problem.workload.seq_len
+    return Rule(
+        "sequence",
+        ("cp",),
+        lambda cp: (cp == 1) | (length % (2 * cp) == 0),
+        lambda cp: f"a sequence of {length} tokens does not divide into 2 x cp {cp} parts",
+    )
+
+
+def sequence_parallel(problem: Problem) -> Rule:
+    required = problem.model.is_moe and problem.profile.sequence_parallel
+
+    def ok(tp: Column, sequence_parallel: Column) -> Column:
+        on = sequence_parallel == 1
+        return np.asarray(np.where(tp == 1, ~on, on | (not required)))
+
+    def because(tp: int, sequence_parallel: int) -> str:
+        if sequence_parallel:
+            return "sequence parallelism splits over the tensor-parallel group, and tp is 1"
+        return f"experts with tp {tp} need sequence parallelism"
+
+    return Rule("sequence_parallel", ("tp", "sequence_parallel"), ok, because)
+
+
+def sequence_split(problem: Problem) -> Rule:
+    length = problem.workload.seq_len
+    return Rule(
+        "sequence_split",
+        ("tp", "cp", "sequence_parallel"),
+        lambda tp, cp, on: (on == 0) | ((length // cp) % tp == 0),
+        lambda tp, cp, on: (
+            f"{length // cp} tokens (sequence / cp {cp}) do not divide by tp {tp} for sequence parallelism"
+        ),
+    )
+
+
+# -- experts
+
+
+def experts(problem: Problem) -> Rule:
+    experts = problem.model.experts
+    return Rule(
+        "experts", ("ep",), lambda ep: experts % ep == 0, lambda ep: f"{experts} experts do not divide by ep {ep}"
+    )
+
+
+def expert_group(problem: Problem) -> Rule:
+    gpus = problem.workload.gpus
+    return Rule(
+        "expert_group",
+        ("pp", "ep", "etp"),
+        lambda pp, ep, etp: (gpus // pp) % (ep * etp) == 0,
+        lambda pp, ep, etp: (
+            f"ep {ep} x etp {etp} does not divide the {gpus // pp} GPUs of a pipeline stage (tp x cp x dp)"
+        ),
+    )
+
+
+# -- fp8
+
+
+def fp8_width(problem: Problem) -> Rule:
+    model, on = problem.model, problem.workload.precision in ("fp8", "mxfp8", "nvfp4")
+    split = {
+        "attention": model.heads * model.value_head_dim,
+        "MLP": model.ffn_hidden if model.dense_layers else 0,
+        "shared expert": model.shared_ffn_hidden,
+    }
+
+    def ok(tp: Column, etp: Column) -> Column:
+        good = (model.expert_ffn_hidden // etp) % 16 == 0
+        for width in split.values():
+            good = good & ((width // tp) % 16 == 0)
+        return np.asarray(good | (not on))
+
+    def because(tp: int, etp: int) -> str:
+        parts = [f"{name} {width} / tp {tp} = {width // tp}" for name, width in split.items() if width // tp % 16]
+        if model.expert_ffn_hidden // etp % 16:
+            parts.append(f"expert {model.expert_ffn_hidden} / etp {etp} = {model.expert_ffn_hidden // etp}")
+        return f"fp8 GEMMs need widths in multiples of 16: {', '.join(parts)}"
+
+    return Rule("fp8_width", ("tp", "etp"), ok, because)
+
+
+def fp8_tokens(problem: Problem) -> Rule:
+    length, on = problem.workload.seq_len, problem.workload.precision in ("fp8", "mxfp8", "nvfp4")
+    return Rule(
+        "fp8_tokens",
+        ("cp", "micro_batch"),
+        lambda cp, micro_batch: (length // cp * micro_batch % 16 == 0) | (not on),
+        lambda cp, micro_batch: (
+            f"fp8 GEMMs need tokens in multiples of 16: {length} / cp {cp} x {micro_batch} sequences "
+            f"= {length // cp * micro_batch}"
+        ),
+    )

@@ -1,0 +1,289 @@
+"""SearchSpace: the values that each axis may take, for one problem.
+
+A candidate is one tuple of axis values whose TP x PP x CP x DP is the number of GPUs. What the profile cannot launch
+is not in the space; what the rules reject is in it, and counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+
+from costmodel.layouts import AXES, SCHEDULES, Column
+from costmodel.problem import Problem
+from costmodel.profile import RecomputeSet
+from hardware.errors import InputError
+from hardware.reader import Table, did_you_mean
+
+SKELETON_AXES: tuple[str, ...] = ("tp", "pp", "cp", "dp", "ep", "etp")
+"""The axes that CP-SAT enumerates; their product with the others is NumPy's."""
+INNER_AXES: tuple[str, ...] = tuple(axis for axis in AXES if axis not in SKELETON_AXES)
+ALL_RANKS = 0
+"""In `dp_shard`: all dp * cp ranks, whatever their number."""
+
+_DATA = Path(__file__).parent / "spaces"
+_WORDS = {"dp_shard": ("all", "nodes", "divisors")} | dict.fromkeys(
+    ("tp", "pp", "dp", "cp", "ep", "etp"), ("divisors",)
+)
+_WORDS |= {"micro_batch": ("divisors",)}
+_WORDS |= dict.fromkeys(("zero_stage", "recompute", "sequence_parallel", "schedule"), ("profile",))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchSpace:
+    """Rising values of every axis (codes for recompute and schedule; ALL_RANKS in dp_shard for all of them).
+
+    `limits` are the axes that the user restricted, `tp_across_domains` lifts the rule that tensor-parallel groups
+    stay within the fast links.
+    """
+
+    name: str
+    axes: Mapping[str, tuple[int, ...]]
+    limits: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    tp_across_domains: bool = False
+
+    def shard_choices(self, ranks: Column) -> Column:
+        """How many different values dp_shard takes, where dp * cp is `ranks`."""
+        groups = np.array([value for value in self.axes["dp_shard"] if value != ALL_RANKS], dtype=np.int64)
+        if ALL_RANKS not in self.axes["dp_shard"]:
+            return np.full(len(ranks), len(groups), dtype=np.int64)
+        same = np.isin(ranks, groups).astype(np.int64)
+        return 1 + len(groups) - same
+
+    def grid(self, gpus: int) -> dict[str, Column]:
+        """Every skeleton tuple whose tp * pp * cp * dp is `gpus`, as int64 columns sorted by SKELETON_AXES."""
+        rows = [
+            (tp, pp, cp, gpus // (tp * pp * cp))
+            for tp, pp, cp in product(self.axes["tp"], self.axes["pp"], self.axes["cp"])
+            if gpus % (tp * pp * cp) == 0
+        ]
+        quads = np.array(rows, dtype=np.int64).reshape(-1, 4)
+        quads = quads[np.isin(quads[:, 3], self.axes["dp"])]
+        pairs = np.array(list(product(self.axes["ep"], self.axes["etp"])), dtype=np.int64)
+        table = np.hstack([np.repeat(quads, len(pairs), axis=0), np.tile(pairs, (len(quads), 1))])
+        return {axis: np.ascontiguousarray(table[:, i]) for i, axis in enumerate(SKELETON_AXES)}
+
+
+def space_names() -> tuple[str, ...]:
+    """Names of the shipped spaces, sorted."""
+    return tuple(sorted(path.stem for path in _DATA.glob("*.toml")))
+
+
+def describe_spaces() -> dict[str, str]:
+    """One line about each shipped space."""
+    return {name: Table.load(_DATA / f"{name}.toml").text("summary") for name in space_names()}
+
+
+def load_space(
+    problem: Problem,
+    name: str = "default",
+    limits: Mapping[str, Iterable[int | str]] | None = None,
+    *,
+    tp_across_domains: bool = False,
+) -> SearchSpace:
+    """The space of a shipped name or a TOML file for this problem, each axis in `limits` restricted to its values.
+
+    Limits take numbers, `all` for dp_shard, and names (or codes) for recompute and schedule.
+    Raises InputError for an unknown space or axis, a value that no candidate of the problem can have (it names the
+    nearest that can), one that the profile cannot launch, and degrees that never multiply to the GPUs.
+    """
+    wanted = {axis: tuple(values) for axis, values in (limits or {}).items() if values is not None}
+    for axis in wanted:
+        if axis not in AXES:
+            raise InputError(f"unknown axis {axis!r}{did_you_mean(axis, AXES) or ';'} known: {', '.join(AXES)}")
+    table = Table.load(_find(name))
+    possible = possible_values(problem)
+    fixed = {axis: _limit(problem, axis, values, possible[axis]) for axis, values in wanted.items()}
+    axes = _read(table, problem, possible) | fixed
+    space = SearchSpace(name=name, axes=axes, limits=fixed, tp_across_domains=tp_across_domains)
+    if not len(space.grid(problem.workload.gpus)["tp"]):
+        degrees = " x ".join(
+            f"{axis} {','.join(map(str, fixed[axis]))}" for axis in ("tp", "pp", "cp", "dp") if axis in fixed
+        )
+        raise InputError(f"{degrees or f'space {name}'}: no tp x pp x cp x dp makes {problem.workload.gpus} GPUs")
+    return space
+
+
+def possible_values(problem: Problem) -> dict[str, tuple[int, ...]]:
+    """For each axis, every value that does not contradict the problem by itself; rising."""
+    model, profile, workload = problem.model, problem.profile, problem.workload
+    gpus = divisors(workload.gpus)
+    interleaved = "interleaved" in profile.schedules
+    cp = [n for n in gpus if n == 1 or workload.seq_len % (2 * n) == 0]
+    experts = set(divisors(model.experts)) if model.is_moe else {1}
+    etp = [n for n in gpus if model.expert_ffn_hidden % n == 0]
+    return {
+        "tp": tuple(n for n in gpus if model.heads % n == 0),
+        "pp": tuple(n for n in gpus if n <= model.layers),
+        "vpp": tuple(range(1, model.layers + 1)) if interleaved else (1,),
+        "dp": gpus,
+        "dp_shard": (ALL_RANKS, *gpus) if profile.shard_groups else (ALL_RANKS,),
+        "cp": tuple(cp) if profile.context_parallel else (1,),
+        "ep": tuple(n for n in gpus if n in experts),
+        "etp": tuple(etp) if model.is_moe and profile.expert_tensor_parallel else (1,),
+        "zero_stage": tuple(sorted(profile.zero_stages)),
+        "micro_batch": divisors(workload.global_batch),
+        "recompute": recompute_codes(problem),
+        "sequence_parallel": (0, 1) if profile.sequence_parallel else (0,),
+        "schedule": tuple(code for code, known in enumerate(SCHEDULES) if known in profile.schedules),
+    }
+
+
+def recompute_codes(problem: Problem) -> tuple[int, ...]:
+    """Codes of the profile's recompute sets that differ on this model; of equal sets the recommended one stays."""
+    chosen: dict[tuple[str, ...], int] = {}
+    for code, choice in enumerate(problem.profile.recompute):
+        key = ("full",) if choice.full else _applicable(problem, choice)
+        if key not in chosen or (key and choice.name == problem.profile.selective):
+            chosen[key] = code
+    return tuple(sorted(chosen.values()))
+
+
+def divisors(number: int) -> tuple[int, ...]:
+    """All divisors, rising."""
+    low = [n for n in range(1, int(number**0.5) + 1) if number % n == 0]
+    return tuple(sorted({*low, *(number // n for n in low)}))
+
+
+def _applicable(problem: Problem, choice: RecomputeSet) -> tuple[str, ...]:
+    """The modules of a recompute set that the model has."""
+    model = problem.model
+    has = {
+        "mla_up_proj": model.attention == "mla",
+        "moe_act": model.is_moe,
+        "moe": model.is_moe,
+        "shared_experts": model.shared_experts > 0,
+        "mlp": model.dense_layers > 0,
+    }
+    return tuple(sorted(module for module in choice.modules if has.get(module, True)))
+
+
+def _find(name: str) -> Path:
+    path = _DATA / f"{name}.toml"
+    if path.is_file() and name in space_names():
+        return path
+    if not name.endswith(".toml"):
+        names = space_names()
+        raise InputError(f"unknown space {name!r}{did_you_mean(name, names) or ';'} known: {', '.join(names)}")
+    return Path(name)
+
+
+def _read(table: Table, problem: Problem, possible: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+    """Every axis of a space file, restricted to what the problem allows."""
+    table.text("summary", default="no summary")
+    own, most = table.table("axes"), table.optional_table("at_most")
+    axes = {}
+    for axis in AXES:
+        ceiling = most.optional_integer(axis, minimum=1) if most else None
+        raw = own.raw(axis)
+        values: set[int] = set()
+        for entry in raw if isinstance(raw, list) else [raw]:
+            if isinstance(entry, str) and entry in _WORDS.get(axis, ()):
+                found = _word(problem, axis, entry, possible[axis])
+                values |= {value for value in found if ceiling is None or value <= ceiling}
+            else:
+                values |= {code for code in [_code(problem, axis, entry, own)] if code in possible[axis]}
+        if not values:
+            raise own.error(axis, f"no value fits the problem; possible are {_some(possible[axis])}")
+        axes[axis] = tuple(sorted(values))
+    table.finish()
+    return axes
+
+
+def _word(problem: Problem, axis: str, word: str, possible: tuple[int, ...]) -> tuple[int, ...]:
+    """The values that a word stands for on this axis."""
+    if word == "all":
+        return (ALL_RANKS,)
+    gpus, node = problem.workload.gpus, problem.cluster.gpus_per_node
+    if axis == "dp_shard":
+        groups = divisors(gpus) if word == "divisors" else tuple(node << i for i in range(gpus.bit_length()))
+        return tuple(n for n in groups if 1 < n <= gpus and n in possible)
+    if possible == (1,) or axis not in ("tp", "cp", "etp"):
+        return possible
+    ceiling = gpus if axis == "cp" else problem.model.heads
+    return tuple(n for n in divisors(gpus) if n <= ceiling)
+
+
+def _code(problem: Problem, axis: str, value: object, table: Table) -> int:
+    """One value of a space file as a number; names become codes."""
+    try:
+        return _number(problem, axis, value)
+    except InputError as error:
+        raise table.error(axis, str(error)) from None
+
+
+def _limit(problem: Problem, axis: str, values: Iterable[int | str], possible: tuple[int, ...]) -> tuple[int, ...]:
+    """The user's values of an axis, checked one by one."""
+    codes = {_checked(problem, axis, _number(problem, axis, value), possible) for value in values}
+    if not codes:
+        raise InputError(f"{axis}: no value is given")
+    return tuple(sorted(codes))
+
+
+def _number(problem: Problem, axis: str, value: object) -> int:
+    """A value, name or code of an axis -> its number. Raises InputError with the known names."""
+    if axis == "recompute" and isinstance(value, str):
+        return problem.profile.recompute_code(value)
+    if axis == "schedule" and isinstance(value, str):
+        if value in SCHEDULES:
+            return SCHEDULES.index(value)
+        raise InputError(
+            f"unknown schedule {value!r}{did_you_mean(value, SCHEDULES) or ';'} known: {', '.join(SCHEDULES)}"
+        )
+    if axis == "dp_shard" and value == "all":
+        return ALL_RANKS
+    if isinstance(value, bool) or not isinstance(value, int):
+        words = ", ".join(_WORDS.get(axis, ())) or "none"
+        raise InputError(f"{axis} {value!r}: expected whole numbers (words: {words})")
+    return value
+
+
+def _checked(problem: Problem, axis: str, value: int, possible: tuple[int, ...]) -> int:
+    """A user's value, or the InputError that says what could stand in its place."""
+    profile = problem.profile
+    if axis == "recompute" and 0 <= value < len(profile.recompute):
+        choice = profile.recompute[value]
+        if choice.full or not choice.modules or _applicable(problem, choice):
+            return value
+        raise InputError(f"recompute {choice.name}: {problem.model.name} has no {' or '.join(choice.modules)}")
+    if value in possible:
+        return value
+    names = {"schedule": SCHEDULES, "recompute": tuple(choice.name for choice in profile.recompute)}.get(axis)
+    if names or axis in ("zero_stage", "sequence_parallel") or possible in ((1,), (ALL_RANKS,)):
+        known = ", ".join(names[code] if names else "all" if axis == "dp_shard" else str(code) for code in possible)
+        shown = names[value] if names and 0 <= value < len(names) else value
+        raise InputError(f"{axis} {shown}: {_who(problem, axis)} has {known}")
+    near = [max((n for n in possible if n < value), default=0), min((n for n in possible if n > value), default=0)]
+    found = [str(n) for n in near if n]
+    nearest = f"nearest {'are' if len(found) > 1 else 'is'} {' and '.join(found)}"
+    raise InputError(f"{axis} {value}: not possible on {_why(problem, axis)}; {nearest}")
+
+
+def _who(problem: Problem, axis: str) -> str:
+    """What rules a value out altogether."""
+    if axis in ("ep", "etp") and not problem.model.is_moe:
+        return f"{problem.model.name} (no experts)"
+    return f"profile {problem.profile.name}"
+
+
+def _why(problem: Problem, axis: str) -> str:
+    """The numbers that a value has to agree with."""
+    model, workload = problem.model, problem.workload
+    gpus = f"{workload.gpus} GPUs"
+    return {
+        "tp": f"{gpus} with {model.heads} heads",
+        "pp": f"{gpus} with {model.layers} layers",
+        "vpp": f"{model.layers} layers",
+        "cp": f"{gpus} with sequences of {workload.seq_len} tokens in 2 x cp parts",
+        "ep": f"{gpus} with {model.experts} experts",
+        "etp": f"{gpus} with experts of width {model.expert_ffn_hidden}",
+        "micro_batch": f"a global batch of {workload.global_batch}",
+    }.get(axis, gpus)
+
+
+def _some(values: tuple[int, ...]) -> str:
+    return ", ".join(map(str, values[:8])) + (" ..." if len(values) > 8 else "")
