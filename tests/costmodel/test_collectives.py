@@ -1,0 +1,95 @@
+"""A group sees the links that its members' places give it: one NIC for one member a node, eight for eight."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from costmodel.collectives import collective, members, point_to_point, wire_seconds
+from hardware.catalog import load_cluster
+from hardware.cluster import Cluster
+
+OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+CLUSTERS = ("dgx-a100", "dgx-h100", "hgx-h800", "dgx-b200", "gb200-nvl72")
+
+
+def column(*values: float) -> np.ndarray:
+    return np.array(values, dtype=np.float64)
+
+
+def faster(cluster: Cluster, level: int) -> Cluster:
+    levels = list(cluster.levels)
+    levels[level] = replace(levels[level], bandwidth=2 * levels[level].bandwidth)
+    return replace(cluster, levels=tuple(levels))
+
+
+def test_one_member_a_node_gets_one_nic_and_eight_get_eight():
+    """The worked examples divide by the node's 400 GB/s where each ring has 50 GB/s: seven to eight times too fast."""
+    dgx = load_cluster("dgx-h100")
+    gradients = column(17.5e9)
+    alone = collective(dgx, "all_reduce", gradients, column(8), column(8))[0]
+    whole = collective(dgx, "all_reduce", gradients, column(64), column(1))[0]
+    ideal = 2 * 7 / 8 * 17.5e9 / 50e9
+    assert ideal < alone < 1.2 * ideal
+    assert alone > 5 * whole
+
+
+def test_all_to_all_does_not_pool_nics():
+    dgx = load_cluster("dgx-h100")
+    tokens = column(512 * 2**20)
+    across = collective(dgx, "all_to_all", tokens, column(16), column(1))[0]
+    assert across >= tokens[0] * 8 / 16 / 50e9
+
+
+def test_the_fast_domain_of_an_nvl72_is_72_gpus():
+    rack, node = load_cluster("gb200-nvl72"), load_cluster("dgx-b200")
+    message = column(512 * 2**20)
+    inside = collective(rack, "all_to_all", message, column(64), column(1))[0]
+    outside = collective(node, "all_to_all", message, column(64), column(1))[0]
+    assert outside > 5 * inside
+
+
+def test_members_of_a_domain():
+    nvlink = load_cluster("dgx-h100").levels[0]
+    assert members(nvlink, column(16, 16, 16, 4), column(1, 2, 8, 1)).tolist() == [8, 4, 1, 4]
+
+
+@pytest.mark.parametrize("op", OPERATIONS)
+def test_a_group_of_one_takes_no_time(op):
+    assert collective(load_cluster("dgx-h100"), op, column(1e9), column(1), column(8))[0] == 0.0
+
+
+def test_measured_points_come_back():
+    """512 MiB over 8 H100: 445 GB/s all-reduce, 335 GB/s all-gather (aiconfigurator@095f58a5)."""
+    dgx, size = load_cluster("dgx-h100"), float(512 * 2**20)
+    reduce = collective(dgx, "all_reduce", column(size), column(8), column(1))[0]
+    gather = collective(dgx, "all_gather", column(size), column(8), column(1))[0]
+    assert reduce == pytest.approx(2 * 7 / 8 * size / 445e9, rel=0.01)
+    assert gather == pytest.approx(7 / 8 * size / 335e9, rel=0.01)
+
+
+@given(
+    name=st.sampled_from(CLUSTERS),
+    op=st.sampled_from(OPERATIONS),
+    volume=st.floats(1e3, 1e11),
+    size=st.sampled_from([2, 3, 4, 8, 16, 64, 100, 512]),
+    stride=st.sampled_from([1, 2, 4, 8, 64]),
+    level=st.integers(0, 2),
+)
+def test_twice_the_bandwidth_halves_the_wire_and_never_costs(name, op, volume, size, stride, level):
+    cluster = load_cluster(name)
+    level = min(level, len(cluster.levels) - 1)
+    better = faster(cluster, level)
+    arguments = (op, column(volume), column(size), column(stride))
+    assert collective(better, *arguments)[0] <= collective(cluster, *arguments)[0]
+    wire = (op, column(volume), column(volume), column(size))
+    assert wire_seconds(better.levels[level], *wire)[0] == wire_seconds(cluster.levels[level], *wire)[0] / 2
+
+
+def test_point_to_point_uses_the_level_that_its_distance_crosses():
+    dgx = load_cluster("dgx-h100")
+    near, far = point_to_point(dgx, column(1e9, 1e9), column(1, 8))
+    assert near == pytest.approx(1e9 / 450e9, rel=0.7)
+    assert far == pytest.approx(1e9 / 50e9, rel=0.15)

@@ -1,0 +1,58 @@
+"""Profiles: what is shipped loads, what a user writes is checked, a base gives what is left out."""
+
+import pytest
+
+from costmodel.profile import load_profile, profile_names
+from hardware.errors import InputError
+
+
+def test_shipped_profiles_load_with_a_source_for_every_rate():
+    for name in profile_names():
+        profile = load_profile(name)
+        rates = [key for key in profile.provenance if key.startswith(("time.", "memory."))]
+        assert len(rates) >= 28
+        assert all(profile.provenance[key].source for key in rates)
+
+
+def test_a_profile_starts_from_its_base(tmp_path):
+    own = tmp_path / "mine.toml"
+    own.write_text('base = "megatron"\n[time]\nstep_fixed = "1 s"\n[gpu.H100-SXM.time]\nkernel = "9 us"\n')
+    mine, base = load_profile(str(own)), load_profile("megatron")
+    assert (mine.name, mine.time.step_fixed, mine.time.gemm) == ("mine", 1.0, base.time.gemm)
+    assert mine.on("H100-SXM").time.kernel == 9e-6
+    assert mine.on("A100-SXM-80G").time.kernel == base.time.kernel
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('base = "megatron"\n[time]\ngem = 1', "time.gem"),
+        ('base = "megatron"\n[time]\ngemm = -1', "time.gemm"),
+        ('base = "megatron"\nschedules = ["gpipe"]', "gpipe"),
+        ('base = "megatron"\n[[recompute]]\nname = "none"\n[[recompute]]\nname = "x"\nmodules = ["mpl"]', "mpl"),
+        ('base = "megatron"\n[[recompute]]\nname = "none"', "recompute"),
+        ('base = "megatorn"', "megatorn"),
+        ("summary = 3", "framework"),
+    ],
+)
+def test_a_wrong_profile_is_one_line_that_names_the_key(tmp_path, text, says):
+    path = tmp_path / "p.toml"
+    path.write_text(text)
+    with pytest.raises(InputError) as caught:
+        load_profile(str(path))
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_unknown_name_is_answered_with_the_nearest():
+    with pytest.raises(InputError, match="megatron"):
+        load_profile("megatorn")
+    with pytest.raises(InputError, match="no_such"):
+        load_profile("no_such.toml")
+
+
+def test_selective_is_the_recommended_set():
+    profile = load_profile("megatron")
+    assert profile.recompute[profile.recompute_code("selective")].modules == ("layernorm", "moe_act", "mla_up_proj")
+    with pytest.raises(InputError, match="selectiv"):
+        profile.recompute_code("selectivly")
