@@ -85,6 +85,8 @@ TERMS = tuple(part.name for part in fields(Time)[:8])
 
 LAYER_AXES = ("tp", "cp", "ep", "etp", "micro_batch", "recompute", "sequence_parallel")
 """Axes that a layer's time depends on; it is computed once for each combination that occurs."""
+STATE_AXES = ("tp", "pp", "cp", "dp", "dp_shard", "ep", "etp", "zero_stage")
+"""Axes that a stage's data-parallel traffic and optimizer step depend on, beside the stage itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,8 +180,8 @@ class _Passes:
 
 def _parts(problem: Problem, layouts: Layouts) -> dict[str, _Part]:
     """Layers and ends by their name in a StageTable, gathered to the rows of `layouts`."""
-    few, rows = layouts.distinct(LAYER_AXES)
-    model = problem.model
+    first, rows = layouts.distinct(LAYER_AXES)
+    few, model = layouts.take(first), problem.model
     kinds = {"dense": model.dense_layers > 0, "moe": model.is_moe}
     parts = {}
     for kind, present in kinds.items():
@@ -224,12 +226,10 @@ def _on_rank(parts: dict[str, _Part], kind: dict[str, Column], dual: Column, fie
 
 
 def _states(problem: Problem, layouts: Layouts, stage: dict[str, Column], passes: _Passes) -> tuple[Column, Column]:
-    """Exposed data-parallel seconds and the optimizer's, for the parameters of one stage."""
-    rates = problem.profile.time
-    tp, ep, etp = (getattr(layouts, axis).astype(np.float64) for axis in ("tp", "ep", "etp"))
-    held = {name: stage[name] + stage[f"mirror_{name}"] for name in OWN}
-    parameters = params.stage_parameters(problem.model, held, tp, ep, etp)
-    sent = traffic.data_parallel(problem, layouts, parameters.dense, parameters.expert)
+    """Exposed data-parallel seconds and the optimizer's, for the parameters of the slowest stage."""
+    first, rows = layouts.distinct(STATE_AXES, schedule.is_dual(layouts), passes.slowest)
+    sent, adam = _state_traffic(problem, layouts.take(first), {name: column[first] for name, column in stage.items()})
+    sent, rates = _take(sent, rows), problem.profile.time
     overlap, contention = rates.dp_overlap, rates.contention
     each_step = 1.0 * (layouts.zero_stage < 3)
     repeats = each_step + (1.0 - each_step) * passes.micro_batches
@@ -239,5 +239,13 @@ def _states(problem: Problem, layouts: Layouts, stage: dict[str, Column], passes
     last = traffic.exposed(sent.reduce_last, passes.backward, overlap, contention)
     layers = stage["dense"] + stage["moe"] + stage["mtp"]
     first_unit = (sent.gather_forward + sent.reduce_last + sent.reduce_each) / np.maximum(layers, 1.0)
-    adam = compute.optimizer_seconds(problem, layouts, parameters.dense, parameters.expert)
-    return forward + backward + last + first_unit, adam
+    return forward + backward + last + first_unit, adam[rows]
+
+
+def _state_traffic(problem: Problem, layouts: Layouts, stage: dict[str, Column]) -> tuple[traffic.DataTraffic, Column]:
+    """Data-parallel traffic and optimizer seconds of a rank that holds these layers and ends."""
+    tp, ep, etp = (getattr(layouts, axis).astype(np.float64) for axis in ("tp", "ep", "etp"))
+    held = {name: stage[name] + stage[f"mirror_{name}"] for name in OWN}
+    parameters = params.stage_parameters(problem.model, held, tp, ep, etp)
+    sent = traffic.data_parallel(problem, layouts, parameters.dense, parameters.expert)
+    return sent, compute.optimizer_seconds(problem, layouts, parameters.dense, parameters.expert)

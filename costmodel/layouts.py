@@ -57,17 +57,17 @@ class Layouts:
             values["dp_shard"] = values["dp"] * values["cp"]
         return cls.from_columns({axis: [value] for axis, value in values.items()})
 
-    def distinct(self, axes: Sequence[str]) -> tuple[Layouts, Column]:
-        """One row for each combination of the named axes that occurs, and each row's index into them.
+    def distinct(self, axes: Sequence[str], *more: Column) -> tuple[Column, Column]:
+        """Index of one row for each combination of the named axes (and `more` columns), and each row's place in it.
 
-        What depends on these axes alone is computed on the first and gathered by the second: the same numbers.
+        What depends on these alone is computed on the first and gathered by the second: the same numbers. Columns are
+        integers from 0 up.
         """
         key = np.zeros(len(self), dtype=np.int64)
-        for axis in axes:
-            column = getattr(self, axis)
+        for column in (*(getattr(self, axis) for axis in axes), *more):
             key = key * (int(column.max()) + 1) + column
         _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
-        return self.take(first), inverse
+        return first, inverse
 
     def take(self, rows: Any) -> Layouts:
         """The rows that an index array, a slice or a boolean mask selects."""
