@@ -1,0 +1,156 @@
+"""The command line: parse, call, print; what is heavy is imported when a command needs it."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from argparse import Namespace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from io import TextIOWrapper
+
+from hardware.errors import InfeasibleError, InputError
+from search.options import Parser, add_explain, add_list, add_search
+from search.version import VERSION
+
+DONE, FAULT, USAGE, INFEASIBLE, INTERRUPTED = 0, 1, 2, 3, 130
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code; a fault of ours escapes, which Python turns into exit code 1."""
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
+    try:
+        arguments = _parser().parse_args(argv)
+        code: int = arguments.run(arguments)
+        sys.stdout.flush()
+        return code
+    except InputError as error:
+        return _fail(" ".join(str(error).split()), USAGE)
+    except InfeasibleError as error:
+        return _fail(str(error), INFEASIBLE)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return DONE
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+def _fail(message: str, code: int) -> int:
+    print(f"meshscout: error: {message}", file=sys.stderr)
+    return code
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        prog="meshscout",
+        description="Score every parallel training layout of a transformer on a GPU cluster.",
+        epilog="Exit codes: 0 done, 1 a fault of ours, 2 invalid input, 3 no feasible layout.",
+    )
+    parser.add_argument("--version", action="version", version=f"meshscout {VERSION}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for name, add, run, text in (
+        ("search", add_search, _search, "score every layout; print and write the Pareto frontier"),
+        ("explain", add_explain, _explain, "one layout in six steps, each figure with its formula"),
+        ("list", add_list, _list, "what is shipped, with sources"),
+    ):
+        command = commands.add_parser(name, help=text)
+        add(command)
+        command.set_defaults(run=run)
+    return parser
+
+
+def _search(arguments: Namespace) -> int:
+    from search import table
+    from search.engine import search
+    from search.frontier import rows_of, write_parquet
+    from search.inputs import inputs, output_path, read_problem, read_space
+
+    output = output_path(arguments.output)
+    everything = None if arguments.all is None else output_path(arguments.all)
+    if everything is not None and everything.resolve() == output.resolve():
+        raise InputError(f"{arguments.all}: --all and -o name the same file")
+    problem = read_problem(arguments)
+    space = read_space(arguments, problem)
+    result = search(problem, space, threads=arguments.threads, keep_all=everything is not None, progress=_progress())
+    if result.estimate is None:
+        raise InfeasibleError(f"no feasible layout\n{table.title(problem)}\n{table.account(result)}")
+    write_parquet(output, result, inputs(arguments))
+    _say(f"wrote {output}: {len(result.frontier):,} layouts")
+    if everything is not None:
+        write_parquet(everything, result, inputs(arguments), every=True)
+        _say(f"wrote {everything}: {result.account.feasible:,} layouts")
+    if arguments.json:
+        found = {
+            "space": asdict(result.account),
+            "solver": asdict(result.solver),
+            "frontier": rows_of(problem, result.frontier, result.estimate),
+            "seconds": dict(result.seconds),
+        }
+        print(json.dumps(found, indent=2))
+    else:
+        print(table.report(result, arguments.top, _blocks()))
+    return DONE
+
+
+def _explain(arguments: Namespace) -> int:
+    _check_explain(arguments)
+    from search import table
+    from search.explain import explain, to_json
+    from search.inputs import stored_layout, typed_layout
+
+    stored = arguments.rank is not None
+    chosen = stored_layout(arguments.model, arguments.rank) if stored else typed_layout(arguments)
+    found = explain(chosen.problem, chosen.layout, chosen.space, chosen.place)
+    print(json.dumps(to_json(found), indent=2) if arguments.json else "\n".join(table.explanation(found)))
+    for rule, because in found.broken:
+        _say(f"not feasible, {rule}: {because}")
+    return DONE if found.feasible else INFEASIBLE
+
+
+def _check_explain(arguments: Namespace) -> None:
+    """FILE --rank K stands alone; everything else needs a model, a cluster and the number of GPUs."""
+    if arguments.rank is None:
+        names = {"MODEL": arguments.model, "CLUSTER": arguments.cluster, "--gpus": arguments.gpus}
+        missing = [name for name, value in names.items() if value is None]
+        if missing:
+            raise InputError(f"explain: the following arguments are required: {', '.join(missing)}")
+        return
+    usual = vars(_parser().parse_args(["explain"]))
+    given = [name for name, value in vars(arguments).items() if value != usual[name]]
+    more = [name.replace("_", "-") for name in given if name not in ("model", "rank", "json")]
+    if arguments.model is None or more:
+        raise InputError(
+            f"explain FILE --rank K takes all from the file; drop {', '.join(more)}"
+            if more
+            else "explain: --rank K needs the frontier FILE"
+        )
+
+
+def _list(arguments: Namespace) -> int:
+    from search.listing import print_list
+
+    print_list(arguments.kind, as_json=arguments.json)
+    return DONE
+
+
+def _say(text: str) -> None:
+    print(f"meshscout: {text}", file=sys.stderr)
+
+
+def _blocks() -> str:
+    """The full and the empty cell of a bar, in what stdout can show."""
+    return "█░" if (sys.stdout.encoding or "").lower().startswith("utf") else "#."
+
+
+def _progress() -> Callable[[int, int], None] | None:
+    """Shows how far the search is, on a terminal only."""
+    if not sys.stderr.isatty():
+        return None
+
+    def show(done: int, total: int) -> None:
+        text = f"\r{done:,} of {total:,} skeletons" if done < total else "\r\033[K"
+        print(text, end="", file=sys.stderr, flush=True)
+
+    return show

@@ -1,0 +1,167 @@
+"""What was typed, or stored in a frontier -> the problem, the space and the one layout that `explain` is asked for."""
+
+from __future__ import annotations
+
+import os
+from argparse import Namespace
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from costmodel.layouts import SCHEDULES, Layouts
+from costmodel.model import load_model
+from costmodel.problem import Problem, Workload, default_global_batch
+from costmodel.profile import Profile, load_profile
+from hardware.catalog import load_cluster
+from hardware.errors import InputError
+from search.options import COLUMNS
+from search.space import SearchSpace, load_space
+
+NAMES = ("model", "cluster", "profile", "space", "any_domain")
+"""The arguments that, beside the workload and the limits, say what is searched."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chosen:
+    """One layout (a table of one row) of a problem, the space whose rules hold, and its rank among how many."""
+
+    problem: Problem
+    space: SearchSpace
+    layout: Layouts
+    place: tuple[int, int] | None = None
+
+
+def read_problem(arguments: Namespace) -> Problem:
+    """The problem that the arguments describe; defaults come from the model and the profile. Raises InputError."""
+    model, cluster = load_model(arguments.model), load_cluster(arguments.cluster)
+    profile = load_profile(arguments.profile).on(cluster.gpu.name)
+    if arguments.memory_margin is not None:
+        raise InputError(f"memory-margin {arguments.memory_margin:g}: profile {profile.name} is not calibrated")
+    seq_len, routed = arguments.seq_len or model.seq_len, arguments.routed_nodes
+    workload = Workload(
+        gpus=arguments.gpus,
+        seq_len=seq_len,
+        global_batch=arguments.global_batch or default_global_batch(arguments.gpus, seq_len),
+        precision=arguments.precision,
+        grad_dtype=arguments.grad_dtype or profile.grad_dtype,
+        moments_dtype=arguments.moments_dtype or profile.moments_dtype,
+        expert_load=arguments.expert_load,
+        routed_nodes=model.routed_nodes if routed is None else routed,
+        flops_convention=arguments.flops_convention,
+        mfu_peak=arguments.mfu_peak,
+    )
+    return Problem(model=model, cluster=cluster, profile=profile, workload=workload)
+
+
+def read_space(arguments: Namespace, problem: Problem) -> SearchSpace:
+    """The space that the arguments name, limited to the axis values that were typed. Raises InputError."""
+    limits = {column: getattr(arguments, option.replace("-", "_")) for option, column in COLUMNS.items()}
+    return load_space(problem, arguments.space, limits, tp_across_domains=arguments.any_domain)
+
+
+def inputs(arguments: Namespace) -> dict[str, object]:
+    """What the provenance keeps of the arguments, so that `stored_layout` can read the same problem again."""
+    return {name: getattr(arguments, name) for name in NAMES}
+
+
+def typed_layout(arguments: Namespace) -> Chosen:
+    """The layout that was typed; what was left out is 1, derived, or the profile's choice.
+
+    Raises InputError, with the numbers, if the degrees do not multiply to the number of GPUs or if a value is
+    impossible whatever the others are.
+    """
+    problem = read_problem(arguments)
+    axes = _typed_axes(arguments, problem.profile)
+    gpus, profile = problem.workload.gpus, problem.profile
+    tp, pp, cp = (axes.setdefault(axis, 1) for axis in ("tp", "pp", "cp"))
+    if "dp" not in axes and gpus % (tp * pp * cp):
+        raise InputError(f"tp {tp} x pp {pp} x cp {cp} = {tp * pp * cp} does not divide the {gpus} GPUs of the job")
+    axes.setdefault("dp", gpus // (tp * pp * cp))
+    if tp * pp * cp * axes["dp"] != gpus:
+        degrees = " x ".join(f"{axis} {axes[axis]}" for axis in ("tp", "pp", "cp", "dp"))
+        raise InputError(f"{degrees} = {tp * pp * cp * axes['dp']}, not the {gpus} GPUs of the job")
+    axes.setdefault("sequence_parallel", int(tp > 1 and profile.sequence_parallel))
+    axes.setdefault("schedule", _usual_schedule(profile, pp, axes.get("vpp", 1)))
+    axes.setdefault("zero_stage", _usual_stage(profile, pp))
+    return _chosen(problem, arguments.space, Layouts.of(**axes), any_domain=arguments.any_domain)
+
+
+def stored_layout(path: str, rank: int) -> Chosen:
+    """Row `rank` of a frontier file, on the problem that its provenance describes.
+
+    Raises InputError if the file has no such row, or if an input has changed since the file was written.
+    """
+    from search.frontier import axes_of, fingerprint, read_frontier
+
+    stored = read_frontier(path)
+    if rank > len(stored.rows):
+        raise InputError(f"rank {rank}: {path} has {len(stored.rows)} rows")
+    given: Mapping[str, Any] = stored.provenance["inputs"]
+    cluster = load_cluster(given["cluster"])
+    problem = Problem(
+        model=load_model(given["model"]),
+        cluster=cluster,
+        profile=load_profile(given["profile"]).on(cluster.gpu.name),
+        workload=Workload(**stored.provenance["workload"]),
+    )
+    for part in ("model", "cluster", "profile"):
+        if fingerprint(getattr(problem, part)) != stored.provenance["sha256"][part]:
+            raise InputError(f"{path}: {part} {given[part]} has changed since this file was written; search again")
+    layout = Layouts.of(**axes_of(stored.rows[rank - 1], problem.profile))
+    place = (rank, len(stored.rows))
+    return _chosen(problem, given["space"], layout, any_domain=given["any_domain"], place=place)
+
+
+def _chosen(
+    problem: Problem, space: str, layout: Layouts, *, any_domain: bool, place: tuple[int, int] | None = None
+) -> Chosen:
+    """The layout with the space that holds it alone. Raises InputError for values that are never possible."""
+    limits: dict[str, tuple[int | str, ...]] = {axis: (value,) for axis, value in layout.row(0).items()}
+    if layout.dp_shard[0] == layout.dp[0] * layout.cp[0]:
+        limits["dp_shard"] = ("all",)
+    single = load_space(problem, space, limits, tp_across_domains=any_domain)
+    return Chosen(problem=problem, space=single, layout=layout, place=place)
+
+
+def _typed_axes(arguments: Namespace, profile: Profile) -> dict[str, int]:
+    axes = {}
+    for option, column in COLUMNS.items():
+        value = getattr(arguments, option.replace("-", "_"))
+        if value is not None:
+            axes[column] = _code(profile, column, value)
+    return axes
+
+
+def _code(profile: Profile, column: str, value: int | str) -> int:
+    if column == "recompute":
+        return profile.recompute_code(str(value))
+    if column == "schedule":
+        if value not in SCHEDULES:
+            raise InputError(f"unknown schedule {value!r}; known: {', '.join(SCHEDULES)}")
+        return SCHEDULES.index(str(value))
+    return int(value)
+
+
+def _usual_schedule(profile: Profile, pp: int, vpp: int) -> int:
+    """1F1B, interleaved with virtual stages, or what the profile runs instead."""
+    usual = "interleaved" if vpp > 1 else "1f1b"
+    known = usual in profile.schedules or pp == 1
+    return SCHEDULES.index(usual if known else profile.default_schedule)
+
+
+def _usual_stage(profile: Profile, pp: int) -> int:
+    allowed = profile.zero_stages if pp == 1 else profile.zero_stages_with_pp
+    return max((stage for stage in allowed if stage <= profile.default_zero_stage), default=min(allowed))
+
+
+def output_path(name: str) -> Path:
+    """A file that can be written later; nothing is created. Raises InputError if it cannot."""
+    path = Path(name)
+    if not path.parent.is_dir():
+        raise InputError(f"{name}: the folder {path.parent} does not exist")
+    if path.exists() and not path.is_file():
+        raise InputError(f"{name or path}: exists and is not a file")
+    if not os.access(path.parent, os.W_OK):
+        raise InputError(f"{name}: the folder {path.parent} is not writable")
+    return path
