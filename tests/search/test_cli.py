@@ -1,0 +1,239 @@
+"""The command line as a user meets it: exit codes, one-line errors, and what is printed where."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from search import cli
+
+ROOT = Path(__file__).parents[2]
+SEARCH = ["search", "llama-3.1-8b", "dgx-h100", "--gpus", "8"]
+EXPLAIN = ["explain", "llama-3.1-8b", "dgx-h100", "--gpus", "8"]
+
+
+class Outcome(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
+    """Runs one command in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*argv: str) -> Outcome:
+        code = cli.main(argv)
+        return Outcome(code, *capsys.readouterr())
+
+    return call
+
+
+def write(path: str, text: str) -> str:
+    Path(path).write_text(text)
+    return path
+
+
+# -- wrong input: one line, exit 2
+
+
+@pytest.mark.parametrize("gpus", ["0", "-8", "7.5", "8.0", "eight", "", "1e3", "99999999999999", "٨"])
+def test_gpus_is_a_positive_integer(run: Callable[..., Outcome], gpus: str) -> None:
+    code, out, err = run("search", "llama-3.1-8b", "dgx-h100", "--gpus", gpus)
+    assert (code, out) == (2, "")
+    assert err.startswith("meshscout: error: argument --gpus: ")
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("argv", "named"),
+    [
+        ([], "COMMAND"),
+        (["serch"], "serch"),
+        (["search"], "MODEL"),
+        (["search", "llama-3.1-8b", "dgx-h100"], "--gpus"),
+        ([*SEARCH, "--tpp", "8"], "--tpp"),
+        ([*SEARCH, "--tp"], "--tp"),
+        ([*SEARCH, "--tp", "1,,2"], "--tp"),
+        ([*SEARCH, "--tp", "0"], "'0'"),
+        ([*SEARCH, "--tp", "3"], "3"),
+        ([*SEARCH, "--zero", "4"], "'4'"),
+        ([*SEARCH, "--sequence-parallel", "maybe"], "maybe"),
+        ([*SEARCH, "--schedule", "1f2b"], "1f1b"),
+        ([*SEARCH, "--recompute", "some"], "full"),
+        ([*SEARCH, "--precision", "fp7"], "fp7"),
+        ([*SEARCH, "--precision", "nvfp4"], "H100"),
+        ([*SEARCH, "--grad-dtype", "int8"], "int8"),
+        ([*SEARCH, "--expert-load", "0.5"], "0.5"),
+        ([*SEARCH, "--expert-load", "nan"], "nan"),
+        ([*SEARCH, "--memory-margin", "0.9"], "calibrated"),
+        ([*SEARCH, "--flops-convention", "9n"], "9n"),
+        ([*SEARCH, "--mfu-peak", "fp7"], "fp7"),
+        ([*SEARCH, "--profile", "megatorn"], "megatron"),
+        ([*SEARCH, "--space", "no-such-space"], "no-such-space"),
+        ([*SEARCH, "--global-batch", "7", "--dp", "8"], "7"),
+        ([*SEARCH, "-o", "missing/frontier.parquet"], "missing"),
+        ([*SEARCH, "-o", "."], "folder"),
+        ([*SEARCH, "--all", "missing/all.parquet"], "missing"),
+        ([*SEARCH, "--all", "frontier.parquet"], "frontier.parquet"),
+        (["search", "llama-3.1-80b", "dgx-h100", "--gpus", "8"], "llama-3.1-8b"),
+        (["search", "llama-3.1-8b", "dgx-h1000", "--gpus", "8"], "dgx-h100"),
+        (["search", "llama-3.1-8b", "dgx-h100", "--gpus", "12"], "16"),
+        (["search", "nowhere/config.json", "dgx-h100", "--gpus", "8"], "nowhere"),
+        (["search", ".", "dgx-h100", "--gpus", "8"], "config.json"),
+        (["list"], "kind"),
+        (["list", "planets"], "planets"),
+        (["explain", "llama-3.1-8b", "--gpus", "8"], "CLUSTER"),
+        (["explain", "llama-3.1-8b", "dgx-h100"], "--gpus"),
+        ([*EXPLAIN, "--tp", "1,2"], "'1,2'"),
+        ([*EXPLAIN, "--tp", "3"], "3"),
+        ([*EXPLAIN, "--tp", "2", "--pp", "2", "--dp", "4"], "16"),
+        (["explain", "frontier.parquet", "--rank", "1"], "frontier.parquet"),
+        (["explain", "frontier.parquet", "--rank", "0"], "'0'"),
+        (["explain", "frontier.parquet", "--rank", "1", "--tp", "2"], "--tp"),
+    ],
+)
+def test_wrong_input_is_one_line_and_exit_2(
+    run: Callable[..., Outcome], tmp_path: Path, argv: list[str], named: str
+) -> None:
+    code, out, err = run(*argv)
+    assert (code, out) == (2, "")
+    assert err.startswith("meshscout: error: ")
+    assert err.count("\n") == 1
+    assert named in err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("model.toml", "layers = "),
+        ("model.toml", 'name = "m"\nlayerz = 3'),
+        ("config.json", '{"hidden_size": '),
+        ("config.json", "[]"),
+    ],
+)
+def test_broken_model_files_are_named(run: Callable[..., Outcome], file: str, text: str) -> None:
+    code, out, err = run("search", write(file, text), "dgx-h100", "--gpus", "8")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert file in err
+
+
+def test_a_broken_frontier_file_is_named(run: Callable[..., Outcome]) -> None:
+    code, _, err = run("explain", write("frontier.parquet", "not a parquet"), "--rank", "1")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "frontier.parquet" in err
+
+
+# -- search
+
+
+def test_search_prints_a_table_and_writes_the_frontier(run: Callable[..., Outcome], tmp_path: Path) -> None:
+    code, out, err = run(*SEARCH, "--top", "3")
+    assert code == 0
+    assert "MFU" in out
+    assert "candidates" in out
+    assert "frontier.parquet" in err
+    assert [path.name for path in tmp_path.iterdir()] == ["frontier.parquet"]
+
+
+def test_search_json_has_the_documented_keys_and_adds_up(run: Callable[..., Outcome]) -> None:
+    code, out, _ = run(*SEARCH, "--json", "--all", "all.parquet")
+    found = json.loads(out)
+    assert code == 0
+    assert set(found) == {"space", "solver", "frontier", "seconds"}
+    space = found["space"]
+    assert set(space) == {"candidates", "pruned", "bounded", "scored", "feasible"}
+    assert space["candidates"] == sum(space["pruned"].values()) + space["bounded"] + space["feasible"]
+    assert {"status", "skeletons"} <= set(found["solver"])
+    assert [row["rank"] for row in found["frontier"]] == list(range(1, len(found["frontier"]) + 1))
+    first = found["frontier"][0]
+    assert first["tp"] * first["pp"] * first["cp"] * first["dp"] == 8
+    assert isinstance(first["recompute"], str)
+    assert sum(first["layers_per_stage"]) == 32
+
+
+def test_limits_hold(run: Callable[..., Outcome]) -> None:
+    code, out, _ = run(*SEARCH, "--json", "--tp", "2,4", "--recompute", "full", "--micro-batch", "1")
+    rows = json.loads(out)["frontier"]
+    assert code == 0
+    assert {row["tp"] for row in rows} <= {2, 4}
+    assert {(row["recompute"], row["micro_batch"]) for row in rows} == {("full", 1)}
+
+
+def test_nothing_fits_is_exit_3_with_the_reason_on_stderr(run: Callable[..., Outcome], tmp_path: Path) -> None:
+    code, out, err = run("search", "llama-3.1-405b", "dgx-h100", "--gpus", "8")
+    assert (code, out) == (3, "")
+    assert "memory" in err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_progress_is_for_terminals_only(run: Callable[..., Outcome]) -> None:
+    assert "\r" not in run(*SEARCH).err
+
+
+# -- list
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("models", "deepseek-v3"),
+        ("clusters", "gb200-nvl72"),
+        ("gpus", "H800"),
+        ("profiles", "megatron"),
+        ("spaces", "wide"),
+    ],
+)
+def test_list_names_what_is_shipped_and_its_sources(run: Callable[..., Outcome], kind: str, name: str) -> None:
+    code, out, _ = run("list", kind)
+    assert code == 0
+    assert name in out
+    entries = json.loads(run("list", kind, "--json").out)
+    assert name in {entry["name"] for entry in entries}
+    assert all(figure["source"] for entry in entries for figure in entry["figures"])
+
+
+# -- the process
+
+
+def meshscout(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    program = f"set -o pipefail; {sys.executable} -m search {command}"
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    return subprocess.run(
+        ["bash", "-c", program], cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+
+
+def test_a_closed_pipe_is_quiet(tmp_path: Path) -> None:
+    done = meshscout("list gpus | true", tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_an_interrupt_is_130_and_quiet(run: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("search.listing.print_list", interrupt)
+    code, out, err = run("list", "gpus")
+    assert (code, out, err) == (130, "", "")
+
+
+def test_a_fault_of_ours_is_exit_1(tmp_path: Path) -> None:
+    program = "import sys, search.listing as m; m.print_list = None; from search.cli import main; sys.exit(main())"
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    argv = [sys.executable, "-c", program, "list", "gpus"]
+    assert subprocess.run(argv, env=environment, capture_output=True, check=False).returncode == 1
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["--version"])
+    assert stop.value.code == 0
+    assert capsys.readouterr().out.startswith("meshscout 0.")

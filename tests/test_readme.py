@@ -1,0 +1,70 @@
+"""The README is true: its commands run, and its tree is the tree."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from search.cli import main
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+FOLDERS = ("hardware", "costmodel", "search", "benchmarks")
+
+
+def commands(text: str) -> list[list[str]]:
+    """The arguments of every `meshscout ...` in the bash blocks."""
+    blocks = re.findall(r"^```bash\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    calls = re.findall(r"(?:^|[ /])meshscout (.+)$", "".join(blocks), re.MULTILINE)
+    return [shlex.split(call, comments=True) for call in calls]
+
+
+def listed_files(text: str) -> set[str]:
+    """The files of the tree: four more spaces are one folder deeper."""
+    block = re.search(r"^## The tree\n+```text\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    found, folder = set(), ""
+    for line in block[1].splitlines() if block else []:
+        name = line.split()[0]
+        if not line.startswith(" "):
+            folder = name if name.endswith("/") else ""
+        elif folder:
+            found.add(folder + name)
+    return found
+
+
+def modules(root: Path) -> set[str]:
+    """What the tree must list: every module, and every folder of data."""
+    found = set()
+    for folder in FOLDERS:
+        for path in (root / folder).iterdir():
+            if path.suffix == ".py" and path.name not in ("__init__.py", "__main__.py"):
+                found.add(f"{folder}/{path.name}")
+            elif path.is_dir() and path.name != "__pycache__":
+                found.add(f"{folder}/{path.name}/")
+    return found
+
+
+def test_the_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert len(commands(README)) >= 2
+    for arguments in commands(README):
+        assert main(arguments) == 0, arguments
+
+
+def test_a_wrong_command_is_noticed() -> None:
+    (arguments,) = commands("```bash\n.venv/bin/meshscout search no-such-model dgx-h100 --gpus 8\n```\n")
+    assert main(arguments) == 2
+
+
+def test_the_tree_is_the_tree() -> None:
+    assert listed_files(README) == modules(ROOT)
+
+
+def test_a_missing_file_is_noticed(tmp_path: Path) -> None:
+    for folder in FOLDERS:
+        (tmp_path / folder).mkdir()
+    (tmp_path / "search" / "new.py").touch()
+    text = "## The tree\n\n```text\nsearch/\n    old.py    what it does\n```\n"
+    assert listed_files(text) == {"search/old.py"}
+    assert modules(tmp_path) == {"search/new.py"}
