@@ -148,7 +148,7 @@ def _terms(problem: Problem, rank: _Rank, stage: Mapping[str, Column]) -> list[C
     has = tuple(np.minimum(count, 1.0) for count in layers(model, held))
     vocab = vocab_per_rank(model, rank.tp)
     unit = np.maximum(has[0] * rank.units[0], has[1] * rank.units[1])
-    ends = (rank.layouts.zero_stage == 3) * (held["embedding"] + held["head"])
+    ends = (rank.layouts.zero_stage == 3) * (rank.layouts.dp_shard > 1) * (held["embedding"] + held["head"])
     recomputed = np.maximum(has[0] * rank.recomputed[0], has[1] * rank.recomputed[1])
     return [
         *states(state_bytes(problem), rank.shard, parameters),
