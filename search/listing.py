@@ -1,19 +1,18 @@
-"""What is shipped, with the source of every number; imports nothing heavy."""
+"""What is shipped, with the source of every number; imports nothing heavier than it lists."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
 from pathlib import Path
 
-from costmodel import params
+import costmodel
 from costmodel.model import Model, load_model, model_names
-from costmodel.profile import Profile, load_profile, profile_names
 from hardware.listing import Entry, Figure, describe_clusters, describe_gpus
 from hardware.reader import Provenance, Table
-from hardware.units import format_count
 
+PROFILES = Path(costmodel.__file__).parent / "profiles"
+DITTO = '"'
 SPACES = Path(__file__).parent / "spaces"
 
 
@@ -33,10 +32,14 @@ def _record(entry: Entry) -> dict[str, object]:
 
 
 def _lines(entry: Entry) -> Iterator[str]:
+    """The entry's figures as aligned lines; a source like that of the line above is a ditto mark."""
     yield f"{entry.name}: {entry.summary}"
+    width = max(len(figure.text) for figure in entry.figures)
+    above = ""
     for figure in entry.figures:
         source = f"[{figure.provenance.tag}] {figure.provenance.source}"
-        yield f"    {figure.label:<34} {figure.text:<22} {source}"
+        yield f"    {figure.label:<30} {figure.text:<{min(width, 30)}} {DITTO if source == above else source}"
+        above = source
 
 
 def _describe_models() -> tuple[Entry, ...]:
@@ -44,14 +47,16 @@ def _describe_models() -> tuple[Entry, ...]:
 
 
 def _model_entry(model: Model) -> Entry:
+    from costmodel import params
+
     def figure(label: str, value: object, tag: str = "spec") -> Figure:
         return Figure(label=label, text=f"{value}", provenance=Provenance(tag, model.source))  # type: ignore[arg-type]
 
     total, active = params.total(model), params.active(model)
-    summary = f"{format_count(total)} parameters"
+    summary = f"{total / 1e9:.1f} billion parameters"
     figures = [figure("parameters", f"{total}")]
     if model.is_moe:
-        summary += f", {format_count(active)} active"
+        summary += f", {active / 1e9:.1f} active"
         figures.append(figure("active parameters", f"{active}"))
         figures.append(figure("experts", f"{model.experts_per_token} of {model.experts}"))
         figures.append(figure("expert width", model.expert_ffn_hidden))
@@ -66,46 +71,40 @@ def _model_entry(model: Model) -> Entry:
 
 
 def _describe_profiles() -> tuple[Entry, ...]:
-    return tuple(_profile_entry(load_profile(name)) for name in profile_names())
-
-
-def _profile_entry(profile: Profile) -> Entry:
-    launch = Provenance("spec", profile.source)
-    can = {
-        "ZeRO stages": _joined(profile.zero_stages),
-        "ZeRO stages with PP": _joined(profile.zero_stages_with_pp),
-        "schedules": _joined(profile.schedules),
-        "recompute": _joined(choice.name for choice in profile.recompute),
-        "gradients, moments": f"{profile.grad_dtype}, {profile.moments_dtype}",
-    }
-    figures = [Figure(label=label, text=text, provenance=launch) for label, text in can.items()]
-    for group in ("time", "memory"):
-        for name, value in asdict(getattr(profile, group)).items():
-            source = profile.provenance.get(f"{group}.{name}", launch)
-            figures.append(Figure(label=f"{group}.{name}", text=f"{value:g}", provenance=source))
-    return Entry(name=profile.name, summary=profile.summary, figures=tuple(figures))
-
-
-def _joined(values: object) -> str:
-    return ", ".join(str(value) for value in values)  # type: ignore[attr-defined]
+    return tuple(_file_entry(path) for path in sorted(PROFILES.glob("*.toml")))
 
 
 def _describe_spaces() -> tuple[Entry, ...]:
-    return tuple(_space_entry(Table.load(path)) for path in sorted(SPACES.glob("*.toml")))
+    return tuple(_file_entry(path) for path in sorted(SPACES.glob("*.toml")))
 
 
-def _space_entry(table: Table) -> Entry:
-    figures = [*_space_figures(table.table("axes"), ""), *_space_figures(table.table("at_most"), " at most")]
-    return Entry(name=table.file.stem, summary=table.text("summary"), figures=tuple(figures))
+def _file_entry(path: Path) -> Entry:
+    """What a TOML file says, as it says it; a profile's `base` is the profile that gives the rest."""
+    table = Table.load(path)
+    return Entry(name=path.stem, summary=table.text("summary"), figures=tuple(_file_figures(table)))
 
 
-def _space_figures(table: Table, suffix: str) -> Iterator[Figure]:
-    axes = table.keys()
-    for axis in axes:
-        value = table.raw(axis)
-        text = _joined(value) if isinstance(value, list) else str(value)
-        source = Provenance("assumed", f"spaces/{table.file.name}")
-        yield Figure(label=f"{axis}{suffix}", text=text, provenance=source)
+def _file_figures(table: Table) -> Iterator[Figure]:
+    names = table.keys()
+    for name in names:
+        value = table.raw(name)
+        if name == "summary":
+            continue
+        if isinstance(value, dict) and "value" not in value:
+            yield from _file_figures(table.table(name))
+            continue
+        provenance = table.provenance
+        if isinstance(value, dict):
+            provenance = Provenance(value.get("tag", "spec"), value.get("source", provenance.source))
+            value = value["value"]
+        yield Figure(label=f"{table.path}.{name}".lstrip("."), text=_text(value), provenance=provenance)
+
+
+def _text(value: object) -> str:
+    """A list by its members, and a table by its name."""
+    if isinstance(value, list):
+        return ", ".join(_text(part) for part in value)
+    return str(value["name"] if isinstance(value, dict) else value)
 
 
 DESCRIBE: dict[str, Callable[[], tuple[Entry, ...]]] = {

@@ -14,7 +14,7 @@ from hardware.units import format_bytes, format_seconds
 from search.engine import SearchResult
 from search.explain import Explanation
 
-BAR = 16
+BAR = 12
 COMPUTE = ("gemm", "attention", "elementwise", "kernel_gaps", "recompute")
 QUIET = {"vpp": 1, "cp": 1, "ep": 1, "etp": 1}
 """Columns that are left out when every row has this value."""
@@ -77,19 +77,19 @@ def _layout_columns(problem: Problem, layouts: Layouts) -> Iterator[tuple[str, l
 def _result_columns(problem: Problem, estimate: Estimate, blocks: str) -> Iterator[tuple[str, list[str]]]:
     time, step = estimate.time, estimate.step_time
     usable = problem.cluster.gpu.usable_memory
-    yield "MFU %", [f"{100 * value:.1f}" for value in estimate.mfu]
+    yield "MFU", [f"{value:.1%}" for value in estimate.mfu]
     yield "tok/s/GPU", [f"{value:,.0f}" for value in estimate.tokens_per_second_per_gpu]
     yield "step", [format_seconds(value) for value in step]
     yield "memory", [_bar(value, usable, blocks) for value in estimate.memory_total]
     compute = sum(getattr(time, part) for part in COMPUTE)
     rest = step - compute - time.communication - time.bubble
     for name, seconds in (("compute", compute), ("comm", time.communication), ("bubble", time.bubble), ("rest", rest)):
-        yield f"{name} %", [f"{100 * value:.0f}" for value in seconds / step]
+        yield name, [f"{value:.0%}" for value in seconds / step]
 
 
 def _bar(value: float, usable: float, blocks: str) -> str:
     filled = round(BAR * min(1.0, value / usable))
-    return f"{blocks[0] * filled}{blocks[1] * (BAR - filled)} {format_bytes(value)}"
+    return f"{blocks[0] * filled}{blocks[1] * (BAR - filled)} {format_bytes(value):>8}"
 
 
 def _integers(values: Column) -> list[str]:

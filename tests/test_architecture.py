@@ -102,9 +102,13 @@ def test_help_loads_nothing_heavy(argv: list[str]) -> None:
     assert not loaded_by(*argv) & set(HEAVY)
 
 
-@pytest.mark.parametrize("kind", ["models", "clusters", "gpus", "profiles", "spaces"])
+@pytest.mark.parametrize("kind", ["clusters", "gpus", "profiles", "spaces"])
 def test_list_loads_nothing_heavy(kind: str) -> None:
     assert not loaded_by("list", kind) & set(HEAVY)
+
+
+def test_list_models_loads_numpy_at_most() -> None:
+    assert loaded_by("list", "models") & set(HEAVY) <= {"numpy"}
 
 
 def test_the_load_guard_can_fail() -> None:

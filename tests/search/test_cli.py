@@ -79,7 +79,8 @@ def test_gpus_is_a_positive_integer(run: Callable[..., Outcome], gpus: str) -> N
         ([*SEARCH, "--space", "no-such-space"], "no-such-space"),
         ([*SEARCH, "--global-batch", "7", "--dp", "8"], "7"),
         ([*SEARCH, "-o", "missing/frontier.parquet"], "missing"),
-        ([*SEARCH, "-o", "."], "folder"),
+        ([*SEARCH, "-o", "."], "not a file"),
+        ([*SEARCH, "-o", "/dev/null"], "not a file"),
         ([*SEARCH, "--all", "missing/all.parquet"], "missing"),
         ([*SEARCH, "--all", "frontier.parquet"], "frontier.parquet"),
         (["search", "llama-3.1-80b", "dgx-h100", "--gpus", "8"], "llama-3.1-8b"),
@@ -96,7 +97,7 @@ def test_gpus_is_a_positive_integer(run: Callable[..., Outcome], gpus: str) -> N
         ([*EXPLAIN, "--tp", "2", "--pp", "2", "--dp", "4"], "16"),
         (["explain", "frontier.parquet", "--rank", "1"], "frontier.parquet"),
         (["explain", "frontier.parquet", "--rank", "0"], "'0'"),
-        (["explain", "frontier.parquet", "--rank", "1", "--tp", "2"], "--tp"),
+        (["explain", "frontier.parquet", "--rank", "1", "--tp", "2"], "tp"),
     ],
 )
 def test_wrong_input_is_one_line_and_exit_2(
