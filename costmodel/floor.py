@@ -3,7 +3,7 @@
 The need of the worst stage is at least the mean over the stages, and a mean of sums is a sum of means. Each
 function bounds the mean of its terms over every choice that the skeleton leaves open, so the sum
 `dense_floor + expert_floor + activation_floor + fixed_floor` never exceeds `memory(...).total`.
-Degrees are equal-length columns of integers that a layout can have (pp at most the layers).
+Degrees are equal-length columns of integers; beyond the model's layers pp divides states alone.
 """
 
 from __future__ import annotations
@@ -64,11 +64,11 @@ def activation_floor(problem: Problem, tp: Column, cp: Column, pp: Column) -> Co
     1F1B with micro-batches of one sequence holds least: interleaving holds more micro-batches, DualPipe as
     many twice, and larger micro-batches as many tokens or more.
     """
-    stages = pp.astype(np.int64)
+    stages = np.minimum(pp, problem.model.layers).astype(np.int64)
     tp, cp, pp = tp.astype(np.float64), cp.astype(np.float64), pp.astype(np.float64)
     model, rates, hidden = problem.model, problem.profile.memory, problem.model.hidden
     tokens = problem.workload.seq_len / cp
-    batches = np.clip(problem.workload.global_batch * tp * pp * cp / problem.workload.gpus, 1.0, pp)
+    batches = np.clip(problem.workload.global_batch * tp * pp * cp / problem.workload.gpus, 1.0, stages)
     share = _least_shares(model, tp, cp)
     mean = _mean_in_flight(model, problem.workload.seq_len, tuple(sorted(set(stages.tolist()))))
     tables = {kind: layer_tables(problem, moe=kind == "moe") for kind in _kinds(model)}

@@ -143,7 +143,7 @@ def stage_parameters(
         + stage["mtp"] * 2 * h * h
     )
     embedding = np.maximum(stage["embedding"], np.minimum(stage["mtp"], 1.0))
-    head = stage["head"] * (1.0 - embedding * model.tied_embeddings)
+    head = stage["head"] * (1.0 - np.minimum(embedding, 1.0) * model.tied_embeddings)
     norms = stage["mtp"] * (c.mtp - 2 * h * h) + stage["head"] * c.final_norm
     positions = embedding * model.learned_positions * h
     return StageParameters(
