@@ -84,7 +84,7 @@ TERMS = tuple(part.name for part in fields(Time)[:8])
 """Terms that a layer has by itself."""
 
 LAYER_AXES = ("tp", "cp", "ep", "etp", "micro_batch", "recompute", "sequence_parallel")
-"""Axes that a layer's time depends on; it is computed once for each combination that occurs."""
+"""Axes that a layer's time depends on, beside DualPipe or not; it is computed once for each combination."""
 STATE_AXES = ("tp", "pp", "cp", "dp", "dp_shard", "ep", "etp", "zero_stage")
 """Axes that a stage's data-parallel traffic and optimizer step depend on, beside the stage itself."""
 
@@ -180,7 +180,7 @@ class _Passes:
 
 def _parts(problem: Problem, layouts: Layouts) -> dict[str, _Part]:
     """Layers and ends by their name in a StageTable, gathered to the rows of `layouts`."""
-    first, rows = layouts.distinct(LAYER_AXES)
+    first, rows = layouts.distinct(LAYER_AXES, schedule.is_dual(layouts))
     few, model = layouts.take(first), problem.model
     kinds = {"dense": model.dense_layers > 0, "moe": model.is_moe}
     parts = {}

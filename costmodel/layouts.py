@@ -87,10 +87,10 @@ AXES: tuple[str, ...] = tuple(field.name for field in fields(Layouts))
 def shard_groups(layouts: Layouts) -> tuple[Column, Column]:
     """Ranks over which ZeRO shards the dense states and the experts' states, float64 columns.
 
-    tp * cp * dp = etp * ep * expert data parallelism on the ranks of one stage; where `dp_shard` is a part of
-    dp * cp, experts are sharded over the same part of the ranks that hold copies of them, at least one.
+    Experts shard over those ranks of the group, its tensor-parallel peers included, that hold the same experts:
+    tp dp_shard / (ep etp), at least 1. With dp_shard = dp cp this is the whole expert data-parallel group,
+    world / (pp ep etp), often 1 or 2.
     """
     shard = layouts.dp_shard.astype(np.float64)
-    copies = (layouts.dp * layouts.cp).astype(np.float64)
-    experts = copies * layouts.tp / (layouts.ep * layouts.etp)
-    return shard, np.maximum(experts * shard / copies, 1.0)
+    experts = np.floor(shard * layouts.tp / (layouts.ep * layouts.etp))
+    return shard, np.maximum(experts, 1.0)

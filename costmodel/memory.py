@@ -132,7 +132,7 @@ def _rank(problem: Problem, layouts: Layouts) -> _Rank:
         tokens=size * work.seq_len / cp,
         micro_batches=np.maximum(work.global_batch / (layouts.dp * size), 1.0),
         share=share,
-        shard=shards(layouts),
+        shard=shards(problem, layouts),
         kept=(dense[0], moe[0]),
         recomputed=(dense[1], moe[1]),
         units=(_unit(problem, layouts, "dense"), _unit(problem, layouts, "moe")),
@@ -218,7 +218,7 @@ def _unit(problem: Problem, layouts: Layouts, kind: str) -> Column:
     zero = np.zeros(len(layouts))
     stage = {name: zero for name in OWN} | {kind: zero + 1.0}
     layer = stage_parameters(problem.model, stage, tp, ep, etp)
-    group = shards(layouts)
+    group = shards(problem, layouts)
     total = zero
     for states_, per_parameter in ((group.weight, per.weight + per.copies), (group.gradient, per.gradient)):
         dense, expert = (states_[0] > 1.0) * layer.dense, (states_[1] > 1.0) * layer.expert

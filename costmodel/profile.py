@@ -54,6 +54,7 @@ class TimeRates:
     tp_overlap: float = quantity("share of tensor-parallel traffic hidden behind GEMMs")
     cp_overlap: float = quantity("share of the layer's attention time that context-parallel traffic may hide behind")
     ep_overlap: float = quantity("share of the expert layer's compute that expert all-to-all may hide behind")
+    ep_overlap_dualpipe: float = quantity("the same under DualPipe, which pairs each chunk with another's traffic")
     dp_overlap: float = quantity("share of the compute beside it that data-parallel traffic may hide behind")
     pp_overlap: float = quantity("share of pipeline point-to-point traffic hidden in the steady state")
     contention: float = quantity("slowdown of compute while communication runs beside it")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from costmodel.activations import STORED_BYTES
-from costmodel.layouts import SCHEDULES, Column, Layouts
+from costmodel.layouts import SCHEDULES, Column, Layouts, shard_groups
 from costmodel.params import StageParameters
 from costmodel.problem import DTYPE_BYTES, Problem
 
@@ -44,23 +44,22 @@ class Shards:
     optimizer: tuple[Column, Column]
 
 
-def shards(layouts: Layouts) -> Shards:
+def shards(problem: Problem, layouts: Layouts) -> Shards:
     """Shard groups: `dp_shard` ranks from ZeRO stage 1 (optimizer), 2 (gradients) and 3 (weights).
 
-    Experts shard over those ranks of the group, its tensor-parallel peers included, that hold the same
-    experts: tp dp_shard / (ep etp), at least 1. With dp_shard = dp cp this is the whole expert data-parallel
-    group, world / (pp ep etp), often 1 or 2. DualPipe keeps a stage on two ranks, which share its optimizer.
+    A framework that reduces gradients once a step accumulates them whole until then: it shards them from stage 3.
+    DualPipe keeps a stage on two ranks, which share its optimizer.
     """
-    names = ("tp", "ep", "etp", "dp_shard", "zero_stage")
-    tp, ep, etp, dense, stage = (getattr(layouts, name).astype(np.float64) for name in names)
-    expert = np.maximum(np.floor(tp * dense / (ep * etp)), 1.0)
+    stage = layouts.zero_stage.astype(np.float64)
+    dense, expert = shard_groups(layouts)
     holders = 1.0 + (layouts.schedule == SCHEDULES.index("dualpipe"))
 
     def group(least: float, copies: Column | float) -> tuple[Column, Column]:
         on = stage >= least
         return 1.0 + on * (dense * copies - 1.0), 1.0 + on * (expert * copies - 1.0)
 
-    return Shards(weight=group(3.0, 1.0), gradient=group(2.0, 1.0), optimizer=group(1.0, holders))
+    gradient = 3.0 if problem.profile.gradients_in_step else 2.0
+    return Shards(weight=group(3.0, 1.0), gradient=group(gradient, 1.0), optimizer=group(1.0, holders))
 
 
 def states(per: StateBytes, shard: Shards, held: StageParameters) -> tuple[Column, Column, Column]:

@@ -14,6 +14,7 @@ from costmodel.collectives import collective, point_to_point
 from costmodel.compute import Shape, Work
 from costmodel.layouts import Column, Layouts, shard_groups
 from costmodel.problem import DTYPE_BYTES, Problem
+from costmodel.schedule import is_dual
 
 ACTIVATION = 2.0
 """bytes per element of activations on the wire"""
@@ -48,7 +49,7 @@ class LayerTraffic:
         return self.tp_backward + self.cp_backward + self.ep_backward
 
 
-def exposed(seconds: Column, beside: Column, overlap: float, contention: float) -> Column:
+def exposed(seconds: Column, beside: Column, overlap: float | Column, contention: float) -> Column:
     """What stays of communication that runs beside `overlap` of some compute, which it slows by `contention`."""
     hidden = np.minimum(seconds, overlap * beside)
     return seconds - hidden + contention * hidden
@@ -133,10 +134,11 @@ def layer_traffic(problem: Problem, layouts: Layouts, work: Work, *, moe: bool) 
     zero = np.zeros_like(ring)
     ep_forward = ep_backward = zero
     if moe:
+        overlap = rates.ep_overlap + is_dual(layouts) * (rates.ep_overlap_dualpipe - rates.ep_overlap)
         there = expert_dispatch(problem, shape, rates.dispatch_bytes)
         back = expert_dispatch(problem, shape, rates.combine_bytes)
-        ep_forward = exposed(there + back, work.forward_total, rates.ep_overlap, rates.contention)
-        ep_backward = exposed(there + back, work.backward_total, rates.ep_overlap, rates.contention)
+        ep_forward = exposed(there + back, work.forward_total, overlap, rates.contention)
+        ep_backward = exposed(there + back, work.backward_total, overlap, rates.contention)
     again = _whole_layer_again(problem, layouts)
     return LayerTraffic(
         tp_forward, tp_backward + again * tp_forward, cp_forward, cp_backward + again * cp_forward,
