@@ -30,9 +30,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(" ".join(str(error).split()), USAGE)
     except InfeasibleError as error:
         return _fail(str(error), INFEASIBLE)
-    except BrokenPipeError:
+    except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return DONE
+        return DONE if isinstance(error, BrokenPipeError) else _fail(str(error), FAULT)
     except KeyboardInterrupt:
         return INTERRUPTED
 
@@ -75,7 +75,7 @@ def _search(arguments: Namespace) -> int:
     space = read_space(arguments, problem)
     result = search(problem, space, threads=arguments.threads, keep_all=everything is not None, progress=_progress())
     if result.estimate is None:
-        raise InfeasibleError(f"no feasible layout\n{table.title(problem)}\n{table.account(result)}")
+        raise InfeasibleError(table.nothing_fits(result))
     write_parquet(output, result, inputs(arguments))
     _say(f"wrote {output}: {len(result.frontier):,} layouts")
     if everything is not None:

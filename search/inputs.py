@@ -84,6 +84,7 @@ def typed_layout(arguments: Namespace) -> Chosen:
     axes.setdefault("sequence_parallel", int(tp > 1 and profile.sequence_parallel))
     axes.setdefault("schedule", _usual_schedule(profile, pp, axes.get("vpp", 1)))
     axes.setdefault("zero_stage", _usual_stage(profile, pp))
+    axes.setdefault("recompute", profile.recompute_code(profile.default_recompute))
     return _chosen(problem, arguments.space, Layouts.of(**axes), any_domain=arguments.any_domain)
 
 
@@ -144,10 +145,9 @@ def _code(profile: Profile, column: str, value: int | str) -> int:
 
 
 def _usual_schedule(profile: Profile, pp: int, vpp: int) -> int:
-    """1F1B, interleaved with virtual stages, or what the profile runs instead."""
-    usual = "interleaved" if vpp > 1 else "1f1b"
-    known = usual in profile.schedules or pp == 1
-    return SCHEDULES.index(usual if known else profile.default_schedule)
+    """Interleaved with virtual stages, 1F1B without a pipeline, else the profile's."""
+    usual = "interleaved" if vpp > 1 else "1f1b" if pp == 1 else profile.default_schedule
+    return SCHEDULES.index(usual)
 
 
 def _usual_stage(profile: Profile, pp: int) -> int:

@@ -13,6 +13,7 @@ from costmodel.problem import Problem
 from hardware.units import format_bytes, format_seconds
 from search.engine import SearchResult
 from search.explain import Explanation
+from search.rules_memory import floors, memory_floor
 
 BAR = 12
 COMPUTE = ("gemm", "attention", "elementwise", "kernel_gaps", "recompute")
@@ -106,6 +107,19 @@ def account(result: SearchResult) -> str:
     counted = {rule: number for rule, number in count.pruned.items() if number} | {"bounded": count.bounded}
     width = len(f"{max(counted.values()):,}")
     lines += [f"  {number:>{width},}  {rule}" for rule, number in counted.items() if number]
+    return "\n".join(lines)
+
+
+def nothing_fits(result: SearchResult) -> str:
+    """Why no layout is feasible: the account, and the least memory that any skeleton needs."""
+    problem = result.problem
+    lines = [f"no feasible layout for {title(problem)}", account(result)]
+    if result.account.pruned.get("memory_floor"):
+        grid = result.space.grid(problem.workload.gpus)
+        need = sum(part.megabytes(*(grid[axis] for axis in part.columns)) for part in floors(problem))
+        least = {axis: int(column[np.argmin(need)]) for axis, column in grid.items()}
+        degrees = " ".join(f"{axis} {value}" for axis, value in least.items())
+        lines.append(f"memory_floor: even {degrees} {memory_floor(problem).explain(least)}")
     return "\n".join(lines)
 
 
