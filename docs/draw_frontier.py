@@ -18,20 +18,18 @@ def label(row: pd.Series) -> str:
 
 
 def draw(source: str, target: str) -> None:
-    """The frontier as a staircase, its ends and its middle named."""
+    """The frontier as a staircase; its best, its middle and the last before MFU halves are named."""
     frontier = pd.read_parquet(source)
     headroom, mfu = frontier["memory_headroom"] / 2**30, 100 * frontier["mfu"]
     figure, axes = plt.subplots(figsize=(8.5, 4.2), layout="constrained")
     axes.step(headroom, mfu, where="pre", color="#9aa7b5", linewidth=1)
     axes.scatter(headroom, mfu, s=14, color="#1f6feb", zorder=3)
-    for index in (0, len(frontier) // 2, len(frontier) - 1):
-        axes.annotate(
-            label(frontier.iloc[index]),
-            (headroom[index], mfu[index]),
-            textcoords="offset points",
-            xytext=(8, 6) if index < len(frontier) // 2 else (-8, 8),
-            ha="left" if index < len(frontier) // 2 else "right",
-        )
+    middle = (headroom - (headroom.min() + headroom.max()) / 2).abs().idxmin()
+    for index, side in ((0, "left"), (middle, "left"), (mfu[mfu > mfu.max() / 2].index[-1], "right")):
+        place = (headroom[index], mfu[index])
+        shift = (6, 8) if side == "left" else (-6, -16)
+        text = label(frontier.loc[index])
+        axes.annotate(text, place, textcoords="offset points", xytext=shift, ha=side)
     axes.set(xlabel="memory headroom a GPU [GiB]", ylabel="model FLOPs utilisation [%]")
     axes.set_ylim(top=mfu.max() * 1.08)
     axes.spines[["top", "right"]].set_visible(False)

@@ -22,9 +22,9 @@ def commands(text: str) -> list[list[str]]:
 
 def listed_files(text: str) -> set[str]:
     """The files of the tree: four more spaces are one folder deeper."""
-    block = re.search(r"^## The tree\n+```text\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    block = re.search(r"^## The tree\n.*?^```text\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     found, folder = set(), ""
-    for line in block[1].splitlines() if block else []:
+    for line in filter(None, block[1].splitlines() if block else []):
         name = line.split()[0]
         if not line.startswith(" "):
             folder = name if name.endswith("/") else ""
