@@ -19,7 +19,7 @@ from costmodel.model import Model
 from costmodel.params import StageParameters, counts, key_share, stage_parameters, vocab_per_rank
 from costmodel.problem import Problem
 from costmodel.split import OWN, split_table
-from costmodel.states import Shards, state_bytes, states
+from costmodel.states import Shards, gradient_stage, state_bytes, states
 
 _ROUNDING = 1.0 - 1e-9
 
@@ -36,7 +36,9 @@ def dense_floor(problem: Problem, tp: Column, pp: Column) -> Column:
     layer = _least([_parameters(model, {kind: 1.0}, tp).dense for kind in _kinds(model)])
     layer = 2.0 * layer * (problem.workload.gpus > tp * pp)
     root = 4.0 * vocab_per_rank(model, tp) * model.hidden / pp
-    gathered = (0.0, 0.0, per.gradient * layer, (per.gradient + per.weight + per.copies) * layer)
+    gradients = per.gradient * layer
+    early = gradients * (gradient_stage(problem.profile) == 2)
+    gathered = (0.0, 0.0, early, gradients + (per.weight + per.copies) * layer)
     need = _least_stage(problem, held, pp, problem.workload.gpus / (tp * pp), gathered, root)
     wgrad = wgrad_buffers(problem, tp, np.inf * tp)
     mlp = _least([wgrad[kind == "moe"] for kind in _kinds(model)])
@@ -133,10 +135,11 @@ def _least_stage(
     Stage 0 is always among them: a shard group of one rank divides nothing, whatever the stage.
     """
     profile, one = problem.profile, np.ones_like(pp)
+    least = (3, gradient_stage(profile), 1)
     group = np.maximum(group, 1.0)
     best = np.full_like(pp, np.inf)
     for stage in range(4):
-        shard = [(size, size) for size in (group if stage >= least else one for least in (3, 2, 1))]
+        shard = [(size, size) for size in (group if stage >= start else one for start in least)]
         terms = states(state_bytes(problem), Shards(*shard), held)
         need = terms[0] + terms[1] + terms[2] + gathered[stage] + root * (stage == 3) * (group > 1.0)
         allowed = np.where(pp > 1.0, stage in profile.zero_stages_with_pp, stage in profile.zero_stages)

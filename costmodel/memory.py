@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -10,14 +10,17 @@ import numpy as np
 from costmodel.activations import layer_tables, per_token, shares
 from costmodel.layouts import SCHEDULES, Column, Layouts
 from costmodel.model import Model
-from costmodel.params import counts, stage_parameters, vocab_per_rank
+from costmodel.params import StageParameters, counts, quantities, units, vocab_per_rank
 from costmodel.problem import Problem
 from costmodel.quantity import quantity
 from costmodel.split import OWN, StageTable
-from costmodel.states import Shards, shards, state_bytes, states
+from costmodel.states import Shards, StateBytes, shards, state_bytes, states
 
 MTP_INPUTS = 8.0
 """Bytes per token and hidden element that an MTP depth keeps beside its layer: two norms, inputs, outputs."""
+
+Costs = dict[str, dict[str, Column]]
+"""Bytes per unit of a quantity of the stage, by quantity and term."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,28 +56,31 @@ class Memory:
 
 TERMS: tuple[str, ...] = tuple(term.name for term in fields(Memory))
 ALLOCATED: tuple[str, ...] = TERMS[: TERMS.index("fragmentation")]
+TRANSIENT = ("gathered", "recompute_buffer", "buffers")
+FLYING = ("dense", "moe", "depths")
 
 
 def memory(problem: Problem, layouts: Layouts, stages: StageTable) -> Memory:
     """Peak memory of each layout, at the stage that needs most; `stages` must hold every pp in use.
 
     The peak of a stage is the sum of its states, its activations in flight and the transients that meet when
-    the first backward pass starts: recomputed layer, head (last stage) and buffers.
+    the first backward pass starts: recomputed layer, head (last stage) and buffers. A term is a sum of costs
+    that the layout fixes (`_costs`), each times a quantity of the stage (`_quantities`).
     """
     rank = _rank(problem, layouts)
+    costs = _costs(problem, rank)
+    table = _needed(rank, costs, _quantities(problem.model, stages))
     rows = stages.rows(layouts.pp, rank.dual)
-    worst = np.zeros(len(layouts), dtype=np.int64)
-    most = _sum(_terms(problem, rank, stages.kind(0, rows)))
-    for number in range(1, stages.kinds):
-        need = _sum(_terms(problem, rank, stages.kind(number, rows)))
-        worst = worst + (need > most) * (number - worst)
-        most = np.maximum(most, need)
-    stage = {name: values[rows, worst] for name, values in stages.columns.items()}
-    terms = _terms(problem, rank, stage)
+    worst = _worst(rank, costs, table, rows)
+    stage = _flying(rank, {name: values[rows, worst] for name, values in table.items()})
+    terms = {name: np.zeros(len(layouts)) for name in ALLOCATED}
+    for name, parts in costs.items():
+        for term, cost in parts.items():
+            terms[term] = terms[term] + stage[name] * cost
     rates = problem.profile.memory
     return Memory(
-        **dict(zip(ALLOCATED, terms, strict=True)),
-        fragmentation=(rates.reserved_ratio - 1.0) * _sum(terms),
+        **terms,
+        fragmentation=(rates.reserved_ratio - 1.0) * _sum(terms.values()),
         overhead=np.full(len(layouts), rates.overhead),
     )
 
@@ -86,18 +92,36 @@ def in_flight(layouts: Layouts, rank: Column, micro_batches: Column) -> Column:
     stage (Megatron-LM schedules.py), P + (P-1)/V at the first; DualPipe runs half of the micro-batches from
     either end, min(P - r, m/2) for each of the two stages on a rank, P + 1 in all (DualPipe README).
     """
-    pp, vpp = layouts.pp.astype(np.float64), layouts.vpp.astype(np.float64)
-    after = pp - rank
-    interleaved = layouts.schedule == SCHEDULES.index("interleaved")
-    dual = layouts.schedule == SCHEDULES.index("dualpipe")
-    chunks = 2.0 * (after - 1.0) + (vpp - 1.0) * pp + 1.0
-    held: Column = np.minimum(after + interleaved * (chunks / vpp - after), micro_batches * (1.0 - 0.5 * dual))
-    return held
+    return _Flight.of(layouts, micro_batches).at(rank)
+
+
+@dataclass(frozen=True, slots=True)
+class _Flight:
+    """Micro-batches in flight: `first` at the first stage, `step` fewer at each later one, `most` at most."""
+
+    first: Column
+    step: Column
+    most: Column
+
+    @classmethod
+    def of(cls, layouts: Layouts, micro_batches: Column) -> _Flight:
+        pp, vpp = layouts.pp.astype(np.float64), layouts.vpp.astype(np.float64)
+        chunks = layouts.schedule == SCHEDULES.index("interleaved")
+        dual = layouts.schedule == SCHEDULES.index("dualpipe")
+        return cls(
+            first=pp + chunks * (((vpp + 1.0) * pp - 1.0) / vpp - pp),
+            step=1.0 + chunks * (2.0 / vpp - 1.0),
+            most=micro_batches * (1.0 - 0.5 * dual),
+        )
+
+    def at(self, rank: Column) -> Column:
+        held: Column = np.minimum(self.first - self.step * rank, self.most)
+        return held
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Rank:
-    """What a layout fixes for every stage, float64 columns; pairs are (dense layer, MoE layer)."""
+    """What a layout fixes for every stage, float64 columns."""
 
     layouts: Layouts
     tp: Column
@@ -105,24 +129,14 @@ class _Rank:
     etp: Column
     dual: Column
     tokens: Column
-    micro_batches: Column
+    flight: _Flight
     share: Mapping[str, Column]
-    shard: Shards
-    kept: tuple[Column, Column]
-    recomputed: tuple[Column, Column]
-    units: tuple[Column, Column]
-    wgrad: tuple[Column, Column]
 
 
 def _rank(problem: Problem, layouts: Layouts) -> _Rank:
-    model, work = problem.model, problem.workload
+    work = problem.workload
     tp, ep, etp, cp = (getattr(layouts, name).astype(np.float64) for name in ("tp", "ep", "etp", "cp"))
     size = layouts.micro_batch.astype(np.float64)
-    share = shares(model, layouts)
-    dense, moe = (
-        [per_token(table, layouts.recompute, share) for table in layer_tables(problem, moe=moe)]
-        for moe in (False, True)
-    )
     return _Rank(
         layouts=layouts,
         tp=tp,
@@ -130,74 +144,129 @@ def _rank(problem: Problem, layouts: Layouts) -> _Rank:
         etp=etp,
         dual=(layouts.schedule == SCHEDULES.index("dualpipe")).astype(np.int64),
         tokens=size * work.seq_len / cp,
-        micro_batches=np.maximum(work.global_batch / (layouts.dp * size), 1.0),
-        share=share,
-        shard=shards(problem, layouts),
-        kept=(dense[0], moe[0]),
-        recomputed=(dense[1], moe[1]),
-        units=(_unit(problem, layouts, "dense"), _unit(problem, layouts, "moe")),
-        wgrad=wgrad_buffers(problem, tp, etp),
+        flight=_Flight.of(layouts, np.maximum(work.global_batch / (layouts.dp * size), 1.0)),
+        share=shares(problem.model, layouts),
     )
 
 
-def _terms(problem: Problem, rank: _Rank, stage: Mapping[str, Column]) -> list[Column]:
-    """The terms of ALLOCATED, in that order, for one stage of each layout."""
-    model = problem.model
-    held = {name: stage[name] + stage[f"mirror_{name}"] for name in OWN}
-    parameters = stage_parameters(model, held, rank.tp, rank.ep, rank.etp)
-    has = tuple(np.minimum(count, 1.0) for count in layers(model, held))
-    vocab = vocab_per_rank(model, rank.tp)
-    unit = np.maximum(has[0] * rank.units[0], has[1] * rank.units[1])
-    ends = (rank.layouts.zero_stage == 3) * (rank.layouts.dp_shard > 1) * (held["embedding"] + held["head"])
-    recomputed = np.maximum(has[0] * rank.recomputed[0], has[1] * rank.recomputed[1])
-    return [
-        *states(state_bytes(problem), rank.shard, parameters),
-        unit + ends * 2.0 * vocab * model.hidden,
-        rank.tokens * _held_tokens(problem, rank, stage),
-        rank.tokens * recomputed,
-        held["head"] * _head(problem, rank, vocab),
-        _buffers(problem, rank, has),
-    ]
+def _quantities(model: Model, stages: StageTable) -> dict[str, Column]:
+    """What a stage holds that costs are per unit of, shape (splits, kinds): both stages of a DualPipe rank, and
+    `own` and `mirror` apart, whose micro-batches in flight differ."""
+    own, mirror = ({name: stages.columns[prefix + name] for name in OWN} for prefix in ("", "mirror_"))
+    held = {name: own[name] + mirror[name] for name in OWN}
+    found = quantities(model, held)
+    dense, moe = np.minimum(found["dense"], 1.0), np.minimum(found["moe"], 1.0)
+    found |= {"only dense": dense * (1.0 - moe), "only moe": moe * (1.0 - dense), "dense and moe": dense * moe}
+    found |= {
+        "rank": stages.columns["rank"],
+        "count": stages.columns["count"],
+        "any": np.ones_like(dense),
+        "ends": held["embedding"] + held["head"],
+    }
+    for prefix, stage in (("own", own), ("mirror", mirror)):
+        apart = quantities(model, stage)
+        found |= {f"{prefix} {name}": apart[name] for name in FLYING}
+    return found
 
 
-def layers(model: Model, stage: Mapping[str, Column], prefix: str = "") -> tuple[Column, Column]:
-    """(dense, MoE) layers of a stage, those of its multi-token-prediction module included."""
-    last_is_moe = model.layer_is_moe[-1]
-    mtp = stage[f"{prefix}mtp"]
-    return stage[f"{prefix}dense"] + mtp * (not last_is_moe), stage[f"{prefix}moe"] + mtp * last_is_moe
+def _needed(rank: _Rank, costs: Costs, table: dict[str, Column]) -> dict[str, Column]:
+    """The quantities that a cost is per unit of; a mirror is 0 unless some row is DualPipe's."""
+    flying = [name for name in FLYING if f"{name} in flight" in costs]
+    apart = [f"{side} {name}" for name in flying for side in ("own", "mirror")[: 1 + bool(rank.dual.any())]]
+    return {name: column for name, column in table.items() if name in costs or name in ("rank", "count", *apart)}
 
 
-def _held_tokens(problem: Problem, rank: _Rank, stage: Mapping[str, Column]) -> Column:
-    """Bytes of activations in flight per token of a micro-batch, over both stages of a DualPipe rank."""
-    total = np.zeros(len(rank.tp))
-    for prefix, place in (("", stage["rank"]), ("mirror_", rank.layouts.pp - 1.0 - stage["rank"])):
-        dense, moe = layers(problem.model, stage, prefix)
-        extra = stage[f"{prefix}mtp"] * MTP_INPUTS * problem.model.hidden * rank.share["residual"]
-        held = in_flight(rank.layouts, place, rank.micro_batches)
-        total = total + held * (dense * rank.kept[0] + moe * rank.kept[1] + extra)
-    return total
+def _flying(rank: _Rank, stage: dict[str, Column]) -> dict[str, Column]:
+    """The quantities of a stage and, `in flight`, its layers times the micro-batches that they keep."""
+    found: dict[str, Column] = {}
+    for side in ("own", "mirror"):
+        names = [name for name in FLYING if f"{side} {name}" in stage]
+        if names:
+            place = stage["rank"] if side == "own" else rank.layouts.pp - 1.0 - stage["rank"]
+            flight = rank.flight.at(place)
+        for name in names:
+            kept = flight * stage[f"{side} {name}"]
+            found[f"{name} in flight"] = found[f"{name} in flight"] + kept if side == "mirror" else kept
+    return stage | found
 
 
-def _head(problem: Problem, rank: _Rank, vocab: Column) -> Column:
+def _worst(rank: _Rank, costs: Costs, table: dict[str, Column], rows: Column) -> Column:
+    """Kind of the stage that needs most, the first of equals; padding repeats kind 0 and never wins."""
+    needs = {name: _sum(parts.values()) for name, parts in costs.items() if name != "any"}
+    worst, most = np.zeros(len(rows), dtype=np.int64), np.full(len(rows), -np.inf)
+    for number in range(table["rank"].shape[1]):
+        if table["count"][:, number].take(rows).any():
+            stage = _flying(rank, {name: values[:, number].take(rows) for name, values in table.items()})
+            need = _sum(stage[name] * cost for name, cost in needs.items())
+            worst = worst + (need > most) * (number - worst)
+            most = np.maximum(most, need)
+    return worst
+
+
+def _costs(problem: Problem, rank: _Rank) -> Costs:
+    """Bytes per unit of each quantity of a stage, by term."""
+    model, per, shard = problem.model, state_bytes(problem), shards(problem, rank.layouts)
+    each = units(model, rank.tp, rank.ep, rank.etp)
+    kinds = ["dense"] * bool(model.dense_layers) + ["moe"] * bool(model.moe_layers)
+    ends = ["depths"] * bool(model.mtp_layers) + ["positions"] * bool(each["positions"].ends.any())
+    costs: Costs = {
+        name: dict(zip(ALLOCATED, states(per, shard, each[name]), strict=False))
+        for name in (*kinds, "matrix", "head", *ends)
+    }
+    costs["head"]["logits"] = _head(problem, rank)
+    costs["ends"] = {"gathered": per.weight * (shard.weight[0] > 1.0) * each["matrix"].ends}
+    costs["any"] = {"buffers": _buffers(problem, rank)}
+    if model.mtp_layers:
+        costs["depths in flight"] = {"activations": rank.tokens * (MTP_INPUTS * model.hidden) * rank.share["residual"]}
+    layers = []
+    for kind in kinds:
+        kept, recomputed = layer_tables(problem, moe=kind == "moe")
+        costs[f"{kind} in flight"] = {"activations": rank.tokens * _per_token(rank, kept)}
+        buffers = _moe_buffers(problem, rank) if kind == "moe" else _dense_buffers(problem, rank)
+        layers.append((_gathered(per, shard, each[kind]), rank.tokens * _per_token(rank, recomputed), buffers))
+        costs[f"only {kind}"] = dict(zip(TRANSIENT, layers[-1], strict=True))
+    if len(layers) == 2:
+        dense, moe = layers
+        both = (np.maximum(dense[0], moe[0]), np.maximum(dense[1], moe[1]), dense[2] + moe[2])
+        costs["dense and moe"] = dict(zip(TRANSIENT, both, strict=True))
+    return costs
+
+
+def _per_token(rank: _Rank, table: Column) -> Column:
+    return per_token(table, rank.layouts.recompute, rank.share)
+
+
+def _head(problem: Problem, rank: _Rank) -> Column:
     """At the loss: the logits (of each MTP depth too), the final norm's input and output, the gathered hidden
     state, and the head's weight gradient, which Megatron allocates in bf16 when accumulation is fused."""
     rates, hidden = problem.profile.memory, problem.model.hidden
+    vocab = vocab_per_rank(problem.model, rank.tp)
     logits = rates.logit_bytes * (1.0 + problem.model.mtp_layers) * vocab
     states_in_out = hidden * (4.0 * rank.share["residual"] + 2.0)
-    return rank.tokens * (logits + states_in_out) + rates.wgrad_buffer * 2.0 * vocab * hidden
+    return rank.tokens * (logits + states_in_out) + rates.wgrad_buffer * 2.0 * hidden * vocab
 
 
-def _buffers(problem: Problem, rank: _Rank, has: tuple[Column, ...]) -> Column:
-    """Weight-gradient buffers, pipeline send and receive (2 tensors each way), one gathered tensor-parallel
-    input, permuted tokens sent to and received from the experts (2 x 2 k c h), dispatch kernels' buffers."""
+def _buffers(problem: Problem, rank: _Rank) -> Column:
+    """On every stage: attention's weight gradient, pipeline send and receive (two tensors each way), one input
+    gathered for tensor parallelism."""
+    piped = rank.layouts.pp > 1
+    tensors = 4.0 * rank.share["residual"] * piped + 2.0 * rank.share["gathered"]
+    attention = problem.profile.memory.wgrad_buffer * 2.0 * counts(problem.model).attention
+    total: Column = rank.tokens * problem.model.hidden * tensors + attention / rank.tp
+    return total
+
+
+def _dense_buffers(problem: Problem, rank: _Rank) -> Column:
+    return wgrad_buffers(problem, rank.tp, rank.etp)[0]
+
+
+def _moe_buffers(problem: Problem, rank: _Rank) -> Column:
+    """Weight gradients, tokens sent to and received from the experts (2 x 2 k c h), dispatch kernels' buffers."""
     model, rates = problem.model, problem.profile.memory
-    residual = 4.0 * rank.share["residual"] * (rank.layouts.pp > 1) + 2.0 * rank.share["gathered"]
-    copies = 4.0 * model.experts_per_token * problem.workload.expert_load * rank.share["routed"]
-    tokens = rank.tokens * model.hidden * (residual + has[1] * copies)
-    static = rates.dispatch_buffer * (rank.ep > 1.0) * has[1]
-    attention = rates.wgrad_buffer * 2.0 * counts(model).attention / rank.tp
-    wgrad = attention + has[0] * rank.wgrad[0] + has[1] * rank.wgrad[1]
-    total: Column = wgrad + tokens + static
+    copies = 4.0 * model.experts_per_token * problem.workload.expert_load * model.hidden
+    static = rates.dispatch_buffer * (rank.ep > 1.0)
+    wgrad = wgrad_buffers(problem, rank.tp, rank.etp)[1]
+    total: Column = rank.tokens * copies * rank.share["routed"] + wgrad + static
     return total
 
 
@@ -207,27 +276,21 @@ def wgrad_buffers(problem: Problem, tp: Column, etp: Column) -> tuple[Column, Co
     return rate * parts.dense_mlp / tp, rate * (parts.shared / tp + parts.expert / etp)
 
 
-def _unit(problem: Problem, layouts: Layouts, kind: str) -> Column:
+def _gathered(per: StateBytes, shard: Shards, layer: StageParameters) -> Column:
     """Two layers un-sharded at a time, in use and prefetched: weights under ZeRO 3, gradients under 2 and 3.
 
     A unit is a transformer layer (Megatron-LM, docs megatron_fsdp.md: at least two units of each). Nothing is
     gathered where the shard group is one rank.
     """
-    per = state_bytes(problem)
-    tp, ep, etp = (getattr(layouts, name).astype(np.float64) for name in ("tp", "ep", "etp"))
-    zero = np.zeros(len(layouts))
-    stage = {name: zero for name in OWN} | {kind: zero + 1.0}
-    layer = stage_parameters(problem.model, stage, tp, ep, etp)
-    group = shards(problem, layouts)
-    total = zero
-    for states_, per_parameter in ((group.weight, per.weight + per.copies), (group.gradient, per.gradient)):
-        dense, expert = (states_[0] > 1.0) * layer.dense, (states_[1] > 1.0) * layer.expert
-        total = total + 2.0 * per_parameter * (dense + expert)
+    total = np.zeros(1)
+    for group, size in ((shard.weight, per.weight + per.copies), (shard.gradient, per.gradient)):
+        split = (group[0] > 1.0) * layer.dense + (group[1] > 1.0) * layer.expert
+        total = total + 2.0 * size * split
     return total
 
 
-def _sum(terms: Sequence[Column]) -> Column:
-    total = terms[0]
-    for term in terms[1:]:
-        total = total + term
-    return total
+def _sum(columns: Iterable[Column]) -> Column:
+    first, *rest = columns
+    for column in rest:
+        first = first + column
+    return first

@@ -10,6 +10,7 @@ from costmodel.activations import STORED_BYTES
 from costmodel.layouts import SCHEDULES, Column, Layouts, shard_groups
 from costmodel.params import StageParameters
 from costmodel.problem import DTYPE_BYTES, Problem
+from costmodel.profile import Profile
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +55,17 @@ def shards(problem: Problem, layouts: Layouts) -> Shards:
     dense, expert = shard_groups(layouts)
     holders = 1.0 + (layouts.schedule == SCHEDULES.index("dualpipe"))
 
-    def group(least: float, copies: Column | float) -> tuple[Column, Column]:
+    def group(least: int, copies: Column | float) -> tuple[Column, Column]:
         on = stage >= least
         return 1.0 + on * (dense * copies - 1.0), 1.0 + on * (expert * copies - 1.0)
 
-    gradient = 3.0 if problem.profile.gradients_in_step else 2.0
-    return Shards(weight=group(3.0, 1.0), gradient=group(gradient, 1.0), optimizer=group(1.0, holders))
+    gradient = group(gradient_stage(problem.profile), 1.0)
+    return Shards(weight=group(3, 1.0), gradient=gradient, optimizer=group(1, holders))
+
+
+def gradient_stage(profile: Profile) -> int:
+    """ZeRO stage from which gradients are sharded while they accumulate."""
+    return 3 if profile.gradients_in_step else 2
 
 
 def states(per: StateBytes, shard: Shards, held: StageParameters) -> tuple[Column, Column, Column]:
