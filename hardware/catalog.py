@@ -1,14 +1,16 @@
 """Names and TOML files -> Gpu and Cluster; what is shipped is in data/gpus, data/clusters and data/curves."""
 
+import re
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 
 from hardware import gpu_file, units
 from hardware.cluster import OPERATIONS, Cluster, Curve, Level
 from hardware.errors import InputError
 from hardware.gpu import Gpu
-from hardware.reader import Provenance, Table
-from hardware.shipped import find, in_file, names_of
+from hardware.reader import Provenance, Table, did_you_mean
+from hardware.shipped import DATA, find, in_file, names_of
 
 # For a user's file that leaves these out.
 _DEFAULT_CURVES = ("nvlink4", "network")
@@ -26,6 +28,44 @@ def gpu_names() -> tuple[str, ...]:
 def cluster_names() -> tuple[str, ...]:
     """Names of the clusters shipped, sorted."""
     return names_of("clusters")
+
+
+def gpu_aliases() -> dict[str, tuple[str, ...]]:
+    """The other names of each shipped GPU, as tables of measured runs write them."""
+    table = Table.load(DATA / "aliases.toml").table("also_called")
+    names = table.keys()
+    return {name: table.texts(name) for name in names}
+
+
+def gpu_alias(name: str) -> str:
+    """The shipped name of a GPU that a table of measured runs calls `name`: "A100-80G" -> "A100-SXM-80G".
+
+    Case, spaces, underscores, "GB" for "G" and the vendor's name in front make no difference. InputError, one line,
+    for a name that is nowhere.
+    """
+    shipped = _aliases().get(_folded(name))
+    if shipped is None:
+        names = gpu_names()
+        hint = did_you_mean(name, (*names, *(other for others in gpu_aliases().values() for other in others)))
+        raise InputError(f"unknown GPU {name!r}{hint or ';'} known: {', '.join(names)}")
+    return shipped
+
+
+def cluster_for(gpu: str) -> str:
+    """The shipped cluster to take when only the GPU is known, by its shipped name or another one of `gpu_alias`."""
+    return Table.load(DATA / "aliases.toml").table("default_cluster").text(gpu_alias(gpu))
+
+
+@cache
+def _aliases() -> dict[str, str]:
+    names = {_folded(name): name for name in gpu_names()}
+    return names | {_folded(other): name for name, others in gpu_aliases().items() for other in others}
+
+
+def _folded(name: str) -> str:
+    text = re.sub(r"[\s_-]+", "-", name.strip().casefold())
+    text = re.sub(r"^((nvidia|amd|instinct)-)+", "", text)
+    return re.sub(r"(?<=\d)gb(?=-|$)", "g", text)
 
 
 def load_gpu(name_or_path: str | Path) -> Gpu:
@@ -66,7 +106,7 @@ def _read_cluster(table: Table) -> Cluster:
     summary = table.text("summary", default=name)
     gpu = _gpu_of(table)
     gpus_per_node = table.integer("gpus_per_node", minimum=1)
-    levels, defaults = _read_levels(table.table("levels"))
+    levels, defaults = _read_levels(table.table("levels"), gpu.name)
     nics = table.number("nics_per_gpu", default=1.0, above=0, unit="1")
     max_gpus = table.integer("max_gpus", default=_DEFAULT_MAX_GPUS, minimum=1)
     price = table.optional_number("price", minimum=0, unit="$/h")
@@ -101,24 +141,24 @@ def _gpu_of(cluster: Table) -> Gpu:
     return load_gpu(path)
 
 
-def _read_levels(table: Table) -> tuple[tuple[Level, ...], dict[str, Provenance]]:
+def _read_levels(table: Table, gpu: str) -> tuple[tuple[Level, ...], dict[str, Provenance]]:
     """[levels.NAME] tables in the order of the file, innermost first."""
     levels: list[Level] = []
     defaults: dict[str, Provenance] = {}
     for index, name in enumerate(table.keys()):
-        level, provenance = _read_level(table.table(name), name, outer=index > 0)
+        level, provenance = _read_level(table.table(name), name, gpu, outer=index > 0)
         levels.append(level)
         defaults |= {f"levels.{name}.{key}": value for key, value in provenance.items()}
     return tuple(levels), defaults
 
 
-def _read_level(table: Table, name: str, *, outer: bool) -> tuple[Level, dict[str, Provenance]]:
+def _read_level(table: Table, name: str, gpu: str, *, outer: bool) -> tuple[Level, dict[str, Provenance]]:
     bandwidth = table.number("bandwidth", above=0, unit="B/s")
     size = table.integer("size", minimum=0)
     oversubscription = table.number("oversubscription", default=1.0, minimum=1, unit="1")
     latency = table.number("latency", default=_DEFAULT_LATENCY[outer], minimum=0, unit="s")
     scale = table.number("curve_scale", default=1.0, above=0, unit="1")
-    curves, provenance = _read_curves(table, _DEFAULT_CURVES[outer], bandwidth, scale)
+    curves, provenance = _read_curves(table, _DEFAULT_CURVES[outer], (bandwidth, scale), gpu)
     provenance |= {
         "latency": Provenance("assumed", "NCCL src/graph/tuning.cc, Simple protocol"),
         "oversubscription": Provenance("assumed", "a full-bandwidth network"),
@@ -133,9 +173,12 @@ def _read_level(table: Table, name: str, *, outer: bool) -> tuple[Level, dict[st
 
 
 def _read_curves(
-    level: Table, default: str, bandwidth: float, scale: float
+    level: Table, default: str, link: tuple[float, float], gpu: str
 ) -> tuple[dict[str, Curve], dict[str, Provenance]]:
-    """`curves` of a level is a shipped name, a path relative to the cluster's file, or a table."""
+    """`curves` of a level is a shipped name, a path relative to the cluster's file, or a table.
+
+    link = (bandwidth, curve_scale) of the level. What was measured on another link or GPU counts as inherited.
+    """
     given = level.has("curves")
     if given and isinstance(level.raw("curves"), dict):
         table = level.table("curves")
@@ -147,22 +190,24 @@ def _read_curves(
             raise level.error("curves", str(error)) from None
     reference = table.number("bandwidth", above=0, unit="B/s")
     size = table.numbers("size", above=0, unit="B")
-    curves = {op: _read_curve(table.table(op), size, reference) for op in OPERATIONS}
+    curves = {op: _read_curve(table.table(op), op, size, reference) for op in OPERATIONS}
     table.has("summary")
+    measured_on = table.texts("measured_on", default=(gpu,))
     table.finish()
     sources = {f"curves.{key}": value for key, value in table.sources.items() if key.endswith(".busbw")}
     if not given:
         sources = {key: Provenance("assumed", f"{default}: {value.source}") for key, value in sources.items()}
-    elif (bandwidth, scale) != (reference, 1.0):
-        text = f"for a link of {units.format_bandwidth(reference)}: "
+    elif link != (reference, 1.0) or gpu not in measured_on:
+        text = f"for a link of {units.format_bandwidth(reference)}: " if link != (reference, 1.0) else ""
         sources = {key: Provenance("inherited", text + value.source) for key, value in sources.items()}
-    return {op: curve.rebased(reference, bandwidth, scale) for op, curve in curves.items()}, sources
+    return {op: curve.rebased(reference, *link) for op, curve in curves.items()}, sources
 
 
-def _read_curve(table: Table, size: tuple[float, ...], reference: float) -> Curve:
+def _read_curve(table: Table, op: str, size: tuple[float, ...], reference: float) -> Curve:
     group = tuple(int(value) for value in table.numbers("group", minimum=2, unit="1"))
     latency = table.numbers("latency", minimum=0, unit="s")
-    busbw = table.rows("busbw", above=0, unit="B/s")
+    most = None if op == "all_reduce" else reference
+    busbw = table.rows("busbw", above=0, maximum=most, unit="B/s")
     efficiency = tuple(tuple(value / reference for value in row) for row in busbw)
     with in_file(table):
         return Curve(group=group, latency=latency, size=size, efficiency=efficiency)

@@ -23,8 +23,8 @@ class Curve:
     efficiency  [group][size] bus bandwidth over the level's bandwidth. Bus bandwidth is q V / t with the
                 whole time t, latency included: at the listed sizes t = q V / (efficiency bandwidth) and
                 nothing is to be added. q = 2(n-1)/n for all_reduce, (n-1)/n for all_gather, reduce_scatter
-                and all_to_all, 1 for p2p (nccl-tests PERFORMANCE.md). All-reduce in the switch (NVLS) comes
-                near 1.
+                and all_to_all, 1 for p2p (nccl-tests PERFORMANCE.md). All-reduce in the switch (NVLS) sends V
+                once, not q V: it comes near 1 and may exceed it, by q at most
     """
 
     group: tuple[int, ...]
@@ -43,8 +43,9 @@ class Curve:
             raise InputError(
                 f"busbw: expected {len(self.group)} rows (group sizes) of {len(self.size)} figures (sizes)"
             )
-        if not all(0.0 < value <= 1.0 for row in self.efficiency for value in row):
-            raise InputError("busbw: must be above 0 and at most the bandwidth of the link")
+        for members, row in zip(self.group, self.efficiency, strict=True):
+            if not all(0.0 < value <= 2.0 - 2.0 / members for value in row):
+                raise InputError("busbw: must be above 0 and at most the bandwidth of the link")
 
     def rebased(self, reference: float, bandwidth: float, scale: float = 1.0) -> "Curve":
         """The curve on a link of another bandwidth [B/s] than the one it was measured on (`reference`).
@@ -87,9 +88,7 @@ class Level:
         if not self.bandwidth > 0:
             raise InputError(f"levels.{self.name}.bandwidth = {self.bandwidth:g}: must be above 0")
         if not self.oversubscription >= 1:
-            raise InputError(
-                f"levels.{self.name}.oversubscription = {self.oversubscription:g}: must be at least 1"
-            )
+            raise InputError(f"levels.{self.name}.oversubscription = {self.oversubscription:g}: must be at least 1")
         if not self.latency >= 0:
             raise InputError(f"levels.{self.name}.latency = {self.latency:g}: must be at least 0")
         if missing := [name for name in OPERATIONS if name not in self.curves]:

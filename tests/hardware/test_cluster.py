@@ -77,6 +77,21 @@ def test_curves_may_be_of_the_user(write: Write, tmp_path: Path) -> None:
     assert "measured.toml: all_reduce.busbw: must be above 0 and at most" in line_of(tmp_path / "mine.toml")
 
 
+def test_only_all_reduce_may_exceed_the_link(write: Write, tmp_path: Path) -> None:
+    """A switch that reduces sends the tensor once instead of 2 (n - 1)/n times: 460 GB/s on an H200's 450."""
+    curve = "group = [8]\nlatency = [1e-6]\nbusbw = [[100e9]]\n"
+    text = 'bandwidth = "200 GB/s"\nsize = ["1 MiB"]\n' + "".join(f"[{op}]\n{curve}" for op in OPERATIONS)
+    path = write('gpu = "B200"\n' + OWN.replace('"450 GB/s"', '"200 GB/s"\ncurves = "measured.toml"'))
+    (tmp_path / "measured.toml").write_text(text.replace("[[100e9]]", "[[340e9]]", 1))
+    assert load_cluster(path).levels[0].curves["all_reduce"].efficiency == ((1.7,),)
+    (tmp_path / "measured.toml").write_text(text.replace("[[100e9]]", "[[360e9]]", 1))
+    assert "measured.toml: all_reduce.busbw: must be above 0 and at most" in line_of(path)
+    (tmp_path / "measured.toml").write_text(
+        text.replace("[all_gather]\n" + curve, "[all_gather]\n" + curve.replace("100", "201"))
+    )
+    assert "measured.toml: all_gather.busbw" in line_of(path)
+
+
 def test_a_base_keeps_what_is_not_overridden(write: Write) -> None:
     base = load_cluster("dgx-h100")
     path = write('base = "dgx-h100"\nprice = 4\n[levels.spine]\noversubscription = 3\n')
@@ -132,9 +147,7 @@ def test_slower_nvlink_keeps_the_overhead_of_small_messages() -> None:
         (GPU, "", "gpu is missing"),
     ],
 )  # fmt: skip
-def test_a_wrong_cluster_file_is_one_line_with_file_and_key(
-    write: Write, old: str, new: str, says: str
-) -> None:
+def test_a_wrong_cluster_file_is_one_line_with_file_and_key(write: Write, old: str, new: str, says: str) -> None:
     text = OWN + GPU
     assert old in text
     path = write(text.replace(old, new, 1))
