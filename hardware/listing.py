@@ -1,12 +1,12 @@
 """What `meshscout list gpus` and `list clusters` print: names, summaries, key numbers and their sources."""
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from hardware import units
-from hardware.catalog import cluster_names, gpu_names, load_cluster, load_gpu
-from hardware.cluster import Cluster
+from hardware.catalog import cluster_for, cluster_names, gpu_aliases, gpu_names, load_cluster, load_gpu
+from hardware.cluster import Cluster, Curve, Level
 from hardware.gpu import Gpu
 from hardware.reader import Provenance
 
@@ -31,16 +31,25 @@ class Entry:
 
 _Machine = TypeVar("_Machine", Gpu, Cluster)
 _UNKNOWN = Provenance("assumed", "no source given")
+_BY_NAME = Provenance("assumed", "data/aliases.toml, for tables that name the GPU only")
 
 
 def describe_gpus() -> tuple[Entry, ...]:
-    """What `meshscout list gpus` prints."""
-    return tuple(_entry(load_gpu(name), _gpu_numbers) for name in gpu_names())
+    """What `meshscout list gpus` prints; the last lines tell its other names and the cluster taken for it."""
+    aliases = gpu_aliases()
+    return tuple(_gpu_entry(load_gpu(name), aliases.get(name, ())) for name in gpu_names())
 
 
 def describe_clusters() -> tuple[Entry, ...]:
     """What `meshscout list clusters` prints."""
     return tuple(_entry(load_cluster(name), _cluster_numbers) for name in cluster_names())
+
+
+def _gpu_entry(gpu: Gpu, aliases: tuple[str, ...]) -> Entry:
+    entry = _entry(gpu, _gpu_numbers)
+    names = Figure(label="cluster, if not given", text=cluster_for(gpu.name), provenance=_BY_NAME)
+    others = tuple(Figure(label="also called", text=", ".join(aliases), provenance=_BY_NAME) for _ in aliases[:1])
+    return replace(entry, figures=(*entry.figures, names, *others))
 
 
 def _entry(machine: _Machine, numbers: Callable[[_Machine], Iterator[tuple[str, str, str]]]) -> Entry:
@@ -55,6 +64,7 @@ def _gpu_numbers(gpu: Gpu) -> Iterator[tuple[str, str, str]]:
     yield "memory", "memory", f"{gpu.memory / 1e9:g} GB"
     yield "usable_memory", "usable memory", units.format_bytes(gpu.usable_memory)
     yield "memory_bandwidth", "memory bandwidth", units.format_bandwidth(gpu.memory_bandwidth)
+    yield "memory_efficiency", "share of it in kernels", f"{gpu.memory_efficiency:.2f}"
     for precision, value in gpu.peak.items():
         key = "peak.bf16" if precision == "fp16" else f"peak.{precision}"
         yield key, f"{precision} peak, dense", units.format_flops(value)
@@ -65,12 +75,25 @@ def _gpu_numbers(gpu: Gpu) -> Iterator[tuple[str, str, str]]:
 
 def _cluster_numbers(cluster: Cluster) -> Iterator[tuple[str, str, str]]:
     yield "gpus_per_node", "GPUs a node", f"{cluster.gpus_per_node}"
+    seen: Mapping[str, Curve] = {}
     for level in cluster.levels:
         size = f"{level.size} GPUs" if level.size else "no limit"
         key = f"levels.{level.name}"
         yield f"{key}.size", f"{level.name} joins", size
         text = units.format_bandwidth(level.effective_bandwidth)
         yield f"{key}.bandwidth", f"{level.name} per GPU and direction", text
+        if level.curves != seen:
+            yield f"{key}.curves.all_reduce.busbw", f"{level.name}, all-reduce reaches", _all_reduce_at_best(level)
+        seen = level.curves
+    yield "nics_per_gpu", "NICs a GPU", f"{cluster.nics_per_gpu:g}"
     yield "node_power", "node power", units.format_power(cluster.node_power)
+    yield "pue", "power of the site over it", f"{cluster.pue:g}"
     if cluster.price is not None:
         yield "price", "price per GPU-hour", f"${cluster.price:.2f}"
+
+
+def _all_reduce_at_best(level: Level) -> str:
+    """Bus bandwidth of the largest message in the largest group of the curve that the level joins."""
+    curve = level.curves["all_reduce"]
+    fitting = [row for group, row in zip(curve.group, curve.efficiency, strict=True) if not 0 < level.size < group]
+    return units.format_bandwidth((fitting or curve.efficiency)[-1][-1] * level.effective_bandwidth)
