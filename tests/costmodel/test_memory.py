@@ -163,6 +163,19 @@ def test_a_row_does_not_depend_on_the_rows_beside_it(data: st.DataObject):
             assert getattr(alone, term.name)[0] == getattr(together, term.name)[row], term.name
 
 
+@given(st.data())
+def test_the_stage_that_needs_most_is_reported(data: st.DataObject):
+    case = data.draw(problems())
+    layouts = splittable(case, data.draw(candidates(case)))
+    stages = split_table(case.model, case.workload.seq_len, layouts.pp.tolist())
+    alone = [
+        replace(stages, columns={name: column[:, [kind]] for name, column in stages.columns.items()})
+        for kind in range(stages.kinds)
+    ]
+    needs = [memory(case, layouts, kind).total for kind in alone]
+    assert (np.max(needs, axis=0) == memory(case, layouts, stages).total).all()
+
+
 def splittable(case: Problem, layouts: Layouts) -> Layouts:
     kept = layouts.take(layouts.pp <= case.model.layers)
     assume(len(kept))

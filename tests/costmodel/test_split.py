@@ -1,0 +1,82 @@
+"""The split of layers over pipeline stages: complete, as even as can be, lighter where the ends weigh."""
+
+from itertools import accumulate, combinations, pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from costmodel.model import load_model
+from costmodel.split import OWN, split_layers, split_table
+from tests.strategies import models
+
+weights = st.lists(st.sampled_from((0.05, 0.4, 0.9, 1.0, 1.0, 1.7)), min_size=1, max_size=9)
+tails = st.sampled_from((0.0, 0.3, 1.2, 4.0))
+
+
+def slowest(costs: list[float], tail: float, counts: tuple[int, ...]) -> float:
+    ends = list(accumulate(counts))
+    stages = [sum(costs[end - count : end]) for end, count in zip(ends, counts, strict=True)]
+    return max([*stages[:-1], stages[-1] + tail])
+
+
+@given(weights, tails, st.data())
+def test_slowest_stage_is_as_fast_as_any_split_allows(costs, tail, data):
+    layers = len(costs)
+    stages = data.draw(st.integers(1, layers))
+    counts = split_layers(tuple(costs), tail, stages)
+    assert len(counts) == stages
+    assert sum(counts) == layers
+    assert min(counts) >= 1
+    cuts = ((0, *inner, layers) for inner in combinations(range(1, layers), stages - 1))
+    every = (tuple(b - a for a, b in pairwise(cut)) for cut in cuts)
+    assert slowest(costs, tail, counts) == pytest.approx(min(slowest(costs, tail, split) for split in every))
+
+
+def test_llama3_405b_has_a_layer_less_on_either_end():
+    """126 layers on 16 stages: arXiv 2407.21783 removes one layer from the first and one from the last stage."""
+    table = split_table(load_model("llama-3.1-405b"), 8192, [16])
+    assert table.layers[16] == (7, *[8] * 14, 7)
+
+
+def test_a_heavy_head_lightens_the_last_stage():
+    """DeepSeek-V3's last stage computes the head twice and one more layer for multi-token prediction."""
+    counts = split_table(load_model("deepseek-v3"), 4096, [16]).layers[16]
+    assert sum(counts) == 61
+    assert counts[-1] < counts[-2]
+
+
+def test_more_stages_than_layers_is_an_error():
+    with pytest.raises(ValueError, match="3 layers cannot fill 4 stages"):
+        split_layers((1.0, 1.0, 1.0), 0.0, 4)
+
+
+@given(models())
+def test_every_layer_and_end_lies_on_one_stage_and_on_two_under_dualpipe(model):
+    table = split_table(model, 256, range(1, model.layers + 1))
+    whole = (model.dense_layers, model.moe_layers, model.mtp_layers, 1, 1)
+    for pp in range(1, model.layers + 1):
+        for dual in (False, True):
+            row = table.rows(np.array([pp]), np.array([dual]))
+            kinds = [table.kind(number, row) for number in range(table.kinds)]
+            assert sum(kind["count"][0] for kind in kinds) == pp
+            for prefix, copies in (("", 1), ("mirror_", int(dual))):
+                held = [sum(kind["count"][0] * kind[prefix + name][0] for kind in kinds) for name in OWN]
+                assert held == [copies * number for number in whole]
+
+
+@given(models())
+def test_padding_repeats_the_first_kind(model):
+    """So that a maximum over the kinds of all splits is the maximum of each row's own."""
+    table = split_table(model, 256, range(1, model.layers + 1))
+    padding = table.columns["count"] == 0
+    for name, column in table.columns.items():
+        if name != "count":
+            assert (column[padding] == np.broadcast_to(column[:, :1], column.shape)[padding]).all()
+
+
+def test_embedding_and_loss_may_count_as_layers_of_the_end_stages():
+    """Then interleaving is limited by 8 slots a stage and not by the 7 layers of the ends (Megatron-Core)."""
+    table = split_table(load_model("llama-3.1-405b"), 8192, [16])
+    assert table.slots[16].tolist() == [7, 8]
