@@ -13,7 +13,7 @@ from costmodel.problem import Problem
 from search import rules_shape as shape
 from search.rule import Rule
 from search.rules_memory import memory_floor, memory_rule
-from search.space import SearchSpace
+from search.space import SearchSpace, divisors
 
 INTERLEAVED, ZERO_BUBBLE, DUALPIPE = (SCHEDULES.index(name) for name in ("interleaved", "zero-bubble", "dualpipe"))
 
@@ -82,10 +82,10 @@ def _schedule() -> Rule:
 
 
 def _virtual_stages(problem: Problem, space: SearchSpace) -> Rule:
-    legal = [pp for pp in space.axes["pp"] if pp <= problem.model.layers]
-    table = problem.split(legal)
-    slots = np.zeros(max(space.axes["pp"]) + 1, dtype=np.int64)
-    slots[legal] = table.slots[legal, int(problem.profile.embedding_loss_as_layers)]
+    stages = (*space.axes["pp"], *divisors(problem.workload.gpus))
+    legal = sorted({pp for pp in stages if pp <= problem.model.layers})
+    slots = np.zeros(max(stages) + 1, dtype=np.int64)
+    slots[legal] = problem.split(legal).slots[legal, int(problem.profile.embedding_loss_as_layers)]
     return Rule(
         "virtual_stages",
         ("pp", "vpp"),

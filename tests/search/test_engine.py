@@ -1,0 +1,203 @@
+"""The search against a brute-force loop over the same space, and what must not depend on how it is cut."""
+
+from collections import Counter
+from itertools import product
+from math import prod
+
+import numpy as np
+import pytest
+from hypothesis import given, reject, settings
+from hypothesis import strategies as st
+
+from costmodel.estimate import estimate
+from costmodel.layouts import AXES, Layouts
+from costmodel.problem import Problem
+from hardware.errors import InputError
+from search import engine
+from search.engine import Account, SearchResult, search
+from search.pareto import Points
+from search.rule import violations
+from search.rules import rules
+from search.space import ALL_RANKS, SearchSpace, load_space, possible_values
+from tests.strategies import problem, problems
+
+
+@st.composite
+def reduced(draw: st.DrawFn) -> tuple[Problem, SearchSpace]:
+    """A problem, and a part of its space that is small enough for a loop in Python."""
+    case = draw(problems())
+    most = {"tp": 2, "pp": 2, "cp": 1, "ep": 1, "etp": 1, "vpp": 1, "micro_batch": 1, "recompute": 1, "zero_stage": 2}
+    limits = {}
+    possible = possible_values(case)
+    for axis, values in load_space(case).axes.items():
+        if axis in most:
+            some = draw(st.lists(st.sampled_from(values), max_size=most[axis]))
+            limits[axis] = [values[0], *(value for value in some if value in possible[axis])]
+    return case, load_space(case, limits=limits)
+
+
+def tuples(problem: Problem, space: SearchSpace) -> list[dict[str, int]]:
+    """Every candidate, by the definition: a tuple of axis values with tp * pp * cp * dp = GPUs."""
+    degrees, found = ("tp", "pp", "cp", "dp"), {}
+    others = [axis for axis in AXES if axis not in degrees]
+    for degree in product(*(space.axes[axis] for axis in degrees)):
+        if prod(degree) != problem.workload.gpus:
+            continue
+        for values in product(*(space.axes[axis] for axis in others)):
+            row = dict(zip((*degrees, *others), (*degree, *values), strict=True))
+            if row["dp_shard"] == ALL_RANKS:
+                row["dp_shard"] = row["dp"] * row["cp"]
+            found[tuple(row[axis] for axis in AXES)] = row
+    return list(found.values())
+
+
+def brute_force(problem: Problem, space: SearchSpace) -> tuple[Account, list[tuple[int, ...]]]:
+    """Account and frontier by a loop over the tuples and a sorted scan."""
+    *ordered, memory = rules(problem, space)
+    every, pruned, legal, points = tuples(problem, space), Counter[str](), [], []
+    for row in every:
+        broken = violations(ordered, row)
+        if broken:
+            pruned[broken[0][0]] += 1
+        else:
+            legal.append(row)
+    if legal:
+        cost = estimate(problem, Layouts.from_columns({axis: [row[axis] for row in legal] for axis in AXES}))
+        scores = zip((-cost.mfu).tolist(), (-cost.memory_headroom).tolist(), legal, strict=True)
+        points = sorted(
+            (mfu, headroom, tuple(row[axis] for axis in AXES)) for mfu, headroom, row in scores if headroom <= 0
+        )
+    pruned[memory.name] = len(legal) - len(points)
+    frontier: list[tuple[float, float, tuple[int, ...]]] = []
+    for point in points:
+        if not frontier or point[1] < frontier[-1][1]:
+            frontier.append(point)
+    account = Account(
+        candidates=len(every),
+        pruned={rule.name: pruned[rule.name] for rule in (*ordered, memory)},
+        bounded=0,
+        scored=len(legal),
+        feasible=len(points),
+    )
+    return account, [axes for _, _, axes in frontier]
+
+
+def searched(problem: Problem, space: SearchSpace, keep_all: bool = False) -> SearchResult:
+    """A search; drawn problems whose global batch no DP divides are passed over."""
+    try:
+        return search(problem, space, threads=1, keep_all=keep_all)
+    except InputError:
+        reject()
+
+
+def axes_of(layouts: Layouts) -> list[tuple[int, ...]]:
+    return list(zip(*(getattr(layouts, axis).tolist() for axis in AXES), strict=True))
+
+
+@given(reduced())
+@settings(max_examples=20, deadline=None)
+def test_equals_the_brute_force_search(case: tuple[Problem, SearchSpace]) -> None:
+    problem, space = case
+    result = searched(problem, space)
+    account, frontier = brute_force(problem, space)
+    assert result.account == account
+    assert list(result.account.pruned) == list(account.pruned)
+    assert axes_of(result.frontier) == frontier
+
+
+@given(reduced(), st.data())
+@settings(max_examples=20, deadline=None)
+def test_no_feasible_layout_breaks_a_rule(case: tuple[Problem, SearchSpace], data: st.DataObject) -> None:
+    problem, space = case
+    kept = searched(problem, space, keep_all=True).feasible
+    assert kept is not None
+    for index in data.draw(st.lists(st.integers(0, len(kept) - 1), max_size=8)) if len(kept) else []:
+        row: dict[str, float] = dict(kept.row(index))
+        assert row["tp"] * row["pp"] * row["cp"] * row["dp"] == problem.workload.gpus
+        row["memory_headroom"] = float(estimate(problem, kept.take([index])).memory_headroom[0])
+        assert violations(rules(problem, space), row) == []  # type: ignore[arg-type]
+
+
+def same(one: SearchResult, two: SearchResult) -> bool:
+    assert one.feasible is not None
+    assert two.feasible is not None
+    assert one.account == two.account
+    return axes_of(one.frontier) == axes_of(two.frontier) and axes_of(one.feasible) == axes_of(two.feasible)
+
+
+def test_threads_chunks_and_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = problem("llama-3.1-70b", gpus=64)
+    space = load_space(case, limits={"micro_batch": [1], "cp": [1, 2], "vpp": [1, 2, 5]})
+    one = search(case, space, threads=1, keep_all=True)
+    assert one.account.feasible > 100
+    assert same(one, search(case, space, threads=3, keep_all=True))
+    monkeypatch.setattr(engine, "CHUNK", 37)
+    monkeypatch.setattr(engine, "BLOCK", 3)
+    assert same(one, search(case, space, threads=2, keep_all=True))
+
+
+def test_no_table_on_the_way_exceeds_a_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = []
+
+    def spy(problem: Problem, layouts: Layouts) -> object:
+        sizes.append(len(layouts))
+        return estimate(problem, layouts)
+
+    monkeypatch.setattr(engine, "estimate", spy)
+    monkeypatch.setattr(engine, "CHUNK", 500)
+    case = problem(gpus=8)
+    result = search(case, load_space(case), threads=1)
+    assert max(sizes[:-1]) <= 500
+    assert sum(sizes[:-1]) == result.account.scored
+
+
+def test_frontier_comes_with_its_estimate_and_all_layouts_ranked() -> None:
+    case = problem(gpus=8)
+    result = search(case, load_space(case), threads=1, keep_all=True)
+    assert result.estimate is not None
+    assert result.feasible is not None
+    assert len(result.feasible) == result.account.feasible
+    every = estimate(case, result.feasible)
+    ranked = Points(every.mfu, every.memory_headroom, result.feasible).ranked()
+    assert axes_of(ranked.layouts) == axes_of(result.feasible)
+    assert result.estimate.mfu[0] == every.mfu[0]
+    assert np.all(np.diff(result.estimate.memory_headroom) > 0)
+
+
+def test_nothing_fits_is_a_result_with_an_account() -> None:
+    case = problem("llama-3.1-405b", gpus=8, usable=2e9)
+    result = search(case, load_space(case))
+    assert (result.account.feasible, len(result.frontier), result.estimate) == (0, 0, None)
+    assert result.solver.status == "INFEASIBLE"
+    assert result.account.pruned["memory_floor"] > 0
+    assert result.account.candidates == sum(result.account.pruned.values())
+
+
+def test_progress_counts_up_to_all_skeletons() -> None:
+    case, seen = problem("mixtral-8x7b", gpus=32), []
+    limits = {"micro_batch": [1], "recompute": ["full"], "vpp": [1]}
+    result = search(case, load_space(case, limits=limits), progress=lambda done, total: seen.append((done, total)))
+    assert seen == sorted(seen)
+    assert seen[-1] == (result.solver.skeletons, result.solver.skeletons)
+
+
+def test_an_interrupt_ends_the_search_and_its_threads() -> None:
+    case, calls = problem("llama-3.1-70b", gpus=64), []
+
+    def interrupt(done: int, total: int) -> None:
+        calls.append(done)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        search(case, load_space(case), threads=2, progress=interrupt)
+    assert len(calls) == 1
+
+
+def test_a_fault_in_a_worker_reaches_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(problem: Problem, layouts: Layouts) -> object:
+        raise ZeroDivisionError("in a thread")
+
+    monkeypatch.setattr(engine, "estimate", broken)
+    case = problem(gpus=8)
+    with pytest.raises(ZeroDivisionError, match="in a thread"):
+        search(case, load_space(case), threads=2)
