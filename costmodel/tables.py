@@ -26,7 +26,8 @@ def bilinear(rows: ArrayLike, columns: ArrayLike, values: Sequence[Sequence[floa
 
 
 def _next(table: Column, index: Column, axis: int) -> Column:
-    return np.minimum(index + 1, table.shape[axis] - 1)
+    following: Column = np.minimum(index + 1, table.shape[axis] - 1)
+    return following
 
 
 def _place(knots: Column, x: Column) -> tuple[Column, Column]:
