@@ -104,6 +104,20 @@ def test_qwen3_allocates_what_was_measured():
     assert found == pytest.approx(62.166, rel=0.02)
 
 
+def test_deepseek_v3_on_gb200_holds_what_nvidia_accounts_for():
+    """A stage of 15 MoE layers, PP4 VPP4 EP64 on 256 GB200: 36.4 GB weights and gradients, 32.1 optimizer, 131.0
+    activations (arXiv 2603.07685, before recomputation)."""
+    case = problem("deepseek-v3", "gb200-nvl72", 256, global_batch=2048)
+    table = split_table(case.model, case.workload.seq_len, [4])
+    held = {"count": 4.0, "moe": 15.0}
+    columns = {name: np.full_like(column, held.get(name, 0.0)) for name, column in table.columns.items()}
+    layout = Layouts.of(pp=4, vpp=4, dp=64, ep=64, zero_stage=1, schedule=SCHEDULES.index("interleaved"))
+    need = memory(case, layout, replace(table, columns=columns))
+    assert need.weights[0] + need.gradients[0] == pytest.approx(36.4e9, rel=0.03)
+    assert need.optimizer[0] == pytest.approx(32.1e9, rel=0.03)
+    assert need.activations[0] == pytest.approx(131.0e9, rel=0.03)
+
+
 def test_llama3_405b_fits_because_activations_are_released_early():
     """TP8 PP16 on 8,192 H100 without recomputation, arXiv 2407.21783, table 4 and section 3.3.2."""
     degrees = {"tp": 8, "pp": 16, "dp": 64, "vpp": 8, "sequence_parallel": 1, "zero_stage": 1, "schedule": 1}
