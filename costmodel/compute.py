@@ -223,9 +223,10 @@ def _elementwise(problem: Problem, shape: Shape, *, moe: bool) -> Column:
     return shape.tokens * (norms + rope + (routed + permute + shared) / shape.tp)
 
 
-KERNELS = {"attention": 8.0, "mlp": 6.0, "moe": 24.0}
+KERNELS = {"attention": 8.0, "mlp": 6.0, "moe": 24.0, "ring": 6.0}
 """Kernels launched per pass: norm, projections, RoPE, attention; MLP with norm and residual; router, permutation,
-grouped GEMMs and shared experts. The backward pass launches twice as many."""
+grouped GEMMs and shared experts; each further step of a context-parallel ring, attention in two halves, corrected and
+merged. The backward pass launches twice as many."""
 
 
 def layer_work(problem: Problem, layouts: Layouts, *, moe: bool) -> Work:
@@ -241,7 +242,8 @@ def layer_work(problem: Problem, layouts: Layouts, *, moe: bool) -> Work:
         feed = linear(problem, mlp_gemms(problem, shape, model.ffn_hidden))
     core = _attention_core(problem, shape)
     moved = _elementwise(problem, shape, moe=moe) / _bandwidth(problem)
-    gaps = rates.kernel * (KERNELS["attention"] + KERNELS["moe" if moe else "mlp"]) * np.ones_like(core)
+    kernels = KERNELS["attention"] + KERNELS["moe" if moe else "mlp"] + KERNELS["ring"] * (shape.cp - 1.0)
+    gaps = rates.kernel * kernels
     work = Work(
         forward=attention[0] + feed[0],
         dgrad=attention[1] + feed[1],
