@@ -72,10 +72,16 @@ def solve(problem: Problem, space: SearchSpace, rules: Sequence[Rule]) -> tuple[
     model = SkeletonModel(problem, space)
     for rule in rules:
         model.require(rule)
+    variables = [model.variables[axis] for axis in SKELETON_AXES]
+    model.model.add_decision_strategy(variables, cp_model.CHOOSE_FIRST, cp_model.SELECT_MIN_VALUE)
     solver = cp_model.CpSolver()
-    solver.parameters.num_workers = 1
+    solver.parameters.num_workers = 1  # two return some solutions twice
     solver.parameters.enumerate_all_solutions = True
-    found = _Collector([model.variables[axis] for axis in SKELETON_AXES])
+    solver.parameters.search_branching = cp_model.FIXED_SEARCH  # with the next two, half of the time
+    solver.parameters.cp_model_presolve = False
+    solver.parameters.linearization_level = 0
+    solver.parameters.catch_sigint_signal = False  # else Ctrl-C would end the process, here and later
+    found = _Collector(variables)
     status = solver.solve(model.model, found)
     if status not in (cp_model.OPTIMAL, cp_model.INFEASIBLE):
         raise RuntimeError(f"CP-SAT ended with {solver.status_name(status)}")

@@ -1,5 +1,6 @@
 """The search against a brute-force loop over the same space, and what must not depend on how it is cut."""
 
+import signal
 from collections import Counter
 from itertools import product
 from math import prod
@@ -179,6 +180,13 @@ def test_progress_counts_up_to_all_skeletons() -> None:
     result = search(case, load_space(case, limits=limits), progress=lambda done, total: seen.append((done, total)))
     assert seen == sorted(seen)
     assert seen[-1] == (result.solver.skeletons, result.solver.skeletons)
+
+
+def test_ctrl_c_still_reaches_python_after_the_solver() -> None:
+    case = problem(gpus=8)
+    search(case, load_space(case, limits={"tp": [8]}))
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
 
 
 def test_an_interrupt_ends_the_search_and_its_threads() -> None:
