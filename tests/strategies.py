@@ -16,7 +16,7 @@ from costmodel.profile import load_profile, profile_names
 from hardware.catalog import load_cluster
 from search.space import ALL_RANKS, INNER_AXES, SearchSpace, load_space
 
-USABLE = (3e9, 4e9, 6e9, 80e9)
+USABLE = (2.2e9, 2.3e9, 2.6e9, 80e9)
 """Usable bytes of a GPU: with these, all, some and no layouts of the small models are too big."""
 
 cluster = cache(load_cluster)
