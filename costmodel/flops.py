@@ -18,9 +18,31 @@ def attention_projections(model: Model) -> float:
     return 2.0 * (2 * h * a * model.head_dim + 2 * h * model.kv_heads * model.head_dim)
 
 
+def attended(model: Model, seq_len: float) -> float:
+    """Keys per query in the attended part of the square, mean of all layers; a causal mask needs half of it.
+
+    All `seq_len` without a window. A window of w tokens leaves a band, w (2 - w / seq_len) keys per query; chunks of w
+    leave squares, w keys per query (less in a last chunk that is cut short). The mean over the layers makes the
+    model's sum exact, while a stage that holds more windowed layers than another is not told apart.
+    """
+    if not model.windows:
+        return seq_len
+    spans = [_span(window, seq_len, chunked=model.chunked_windows) for window in model.layer_windows]
+    return sum(spans) / len(spans)
+
+
+def _span(window: int, seq_len: float, *, chunked: bool) -> float:
+    if not 0 < window < seq_len:
+        return seq_len
+    if not chunked:
+        return window * (2.0 - window / seq_len)
+    whole = seq_len // window
+    return (whole * window**2 + (seq_len - whole * window) ** 2) / seq_len
+
+
 def core_attention(model: Model, seq_len: float) -> float:
-    """Forward FLOPs per token of QK^T and PV over the full square; a causal mask needs half of it."""
-    return 2.0 * seq_len * model.heads * (model.qk_head_dim + model.value_head_dim)
+    """Forward FLOPs per token of QK^T and PV over the attended part of the square, mean of all layers."""
+    return 2.0 * attended(model, seq_len) * model.heads * (model.qk_head_dim + model.value_head_dim)
 
 
 def feed_forward(model: Model, *, moe: bool) -> float:
@@ -29,7 +51,7 @@ def feed_forward(model: Model, *, moe: bool) -> float:
     if not moe:
         return 2.0 * matrices * model.hidden * model.ffn_hidden
     width = model.experts_per_token * model.expert_ffn_hidden + model.shared_ffn_hidden
-    return 2.0 * (matrices * model.hidden * width + model.hidden * model.experts)
+    return 2.0 * (matrices * model.hidden * width + model.hidden * (model.experts + model.shared_gate))
 
 
 def layer(model: Model, seq_len: float, *, moe: bool, causal: bool = True) -> float:

@@ -7,16 +7,18 @@ from dataclasses import MISSING, Field, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
-from costmodel import hf_config
+from costmodel import hf_families
 from hardware.errors import InputError
 from hardware.reader import Table, did_you_mean
 
 _DATA = Path(__file__).parent / "data" / "models"
-_AT_LEAST_ONE = frozenset(
-    {"layers", "hidden", "heads", "kv_heads", "head_dim", "vocab", "seq_len", "moe_layer_step"}
-)
+_AT_LEAST_ONE = frozenset({"layers", "hidden", "heads", "kv_heads", "head_dim", "vocab", "seq_len", "moe_layer_step"})
 _MLA = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
-_MOE = ("experts_per_token", "expert_ffn_hidden", "shared_experts", "first_dense_layers", "routed_nodes")
+_MOE = (
+    "experts_per_token", "expert_ffn_hidden", "shared_experts", "shared_expert_ffn_hidden", "first_dense_layers",
+    "routed_nodes",
+)  # fmt: skip
+_HIGHEST = 10**9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +27,9 @@ class Model:
 
     Layer i (from 0) is a mixture of experts (MoE) if `experts` > 0, i >= `first_dense_layers` and i + 1 is a
     multiple of `moe_layer_step`; all others have a dense MLP of width `ffn_hidden`. `mlp_bias` holds for
-    dense MLPs and experts alike. With `attention = "mla"` (multi-head latent attention, DeepSeek-V2) every
+    dense MLPs and experts alike. A token of layer i attends to the last `windows[i mod len(windows)]` tokens, to
+    all before it where that is 0 or `windows` is empty; with `chunked_windows` to those of its own chunk of so
+    many tokens (Llama 4). With `attention = "mla"` (multi-head latent attention, DeepSeek-V2) every
     head has its own key and value, so `kv_heads` = `heads` and `head_dim` = `qk_nope_head_dim` +
     `qk_rope_head_dim`; `q_lora_rank = 0` means that queries are projected in one step.
 
@@ -53,18 +57,25 @@ class Model:
     experts_per_token: int = 0
     expert_ffn_hidden: int = 0
     shared_experts: int = 0
+    shared_expert_ffn_hidden: int = 0  # width of one shared expert; 0 = expert_ffn_hidden
+    shared_gate: bool = False  # one more output of the router scales the shared experts (Qwen2-MoE)
     first_dense_layers: int = 0
     moe_layer_step: int = 1
     routed_nodes: int = 0  # nodes a token may be routed to; 0 = not limited
     mtp_layers: int = 0  # multi-token-prediction depths, each one more layer like the last
+    windows: tuple[int, ...] = ()  # tokens, repeated over the layers
+    chunked_windows: bool = False
+    attention_sinks: bool = False  # one learned logit per head (gpt-oss)
     tied_embeddings: bool = False
     qkv_bias: bool = False
     attention_output_bias: bool = False
     mlp_bias: bool = False
     qk_norm: bool = False  # RMSNorm of head_dim weights on q and on k, shared by all heads
+    qk_norm_whole: bool = False  # with qk_norm: over all heads at once, a weight per channel (OLMo 2)
     router_bias: bool = False  # one value per routed expert
     norm_bias: bool = False  # LayerNorm rather than RMSNorm
     norms_per_layer: int = 2
+    embedding_norm: bool = False  # one more norm after the embedding (BLOOM)
     learned_positions: int = 0  # rows of a learned position table
 
     def __post_init__(self) -> None:
@@ -99,7 +110,13 @@ class Model:
     @property
     def shared_ffn_hidden(self) -> int:
         """Width of all shared experts of a layer together."""
-        return self.shared_experts * self.expert_ffn_hidden
+        return self.shared_experts * (self.shared_expert_ffn_hidden or self.expert_ffn_hidden)
+
+    @property
+    def layer_windows(self) -> tuple[int, ...]:
+        """For each of the `layers` layers, the tokens of its attention window; 0 = no window."""
+        pattern = self.windows or (0,)
+        return tuple(pattern[i % len(pattern)] for i in range(self.layers))
 
     @property
     def qk_head_dim(self) -> int:
@@ -117,14 +134,19 @@ def model_names() -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in _DATA.glob("*.toml")))
 
 
-def load_model(name_or_path: str | Path) -> Model:
+def load_model(name_or_path: str | Path, family: str | None = None) -> Model:
     """The model of a shipped name, a TOML file, a Hugging Face config.json or the folder that holds one.
 
     A TOML file has the Model's fields as its keys. A shipped name wins over a file or folder of the same
-    name; write ./NAME for the latter.
+    name; write ./NAME for the latter. A config.json is read as a model of `family`, if given, whatever its
+    `model_type` says.
     Raises InputError, one line that names the file, for anything that is not a valid model.
     """
     text, path = str(name_or_path), Path(name_or_path)
+    if family is not None:
+        hf_families.check(family)
+        if text in model_names() or path.suffix == ".toml":
+            raise InputError(f"{text}: family {family!r} is for a Hugging Face config.json; this is none")
     if text in model_names():
         return _from_toml(_DATA / f"{text}.toml")
     if os.path.isdir(text):
@@ -133,7 +155,7 @@ def load_model(name_or_path: str | Path) -> Model:
             raise InputError(f"{path.parent}: the folder holds no config.json")
     elif path.suffix not in (".toml", ".json"):
         raise InputError(_unknown(text, path))
-    return _build(path, hf_config.model_fields(path)) if path.suffix == ".json" else _from_toml(path)
+    return _build(path, hf_families.model_fields(path, family)) if path.suffix == ".json" else _from_toml(path)
 
 
 def _unknown(text: str, path: Path) -> str:
@@ -157,6 +179,9 @@ def _read(table: Table, field: Field[Any]) -> Any:
     default = () if field.default is MISSING else (field.default,)
     if field.type is int:
         return table.integer(field.name, *default)
+    if field.type == tuple[int, ...]:
+        values = table.numbers(field.name, minimum=0) if table.has(field.name) else ()
+        return tuple(int(value) if value == int(value) else value for value in values)
     return table.flag(field.name, *default) if field.type is bool else table.text(field.name, *default)
 
 
@@ -168,20 +193,20 @@ def _build(path: Path, values: dict[str, Any]) -> Model:
 
 
 def _check_type(model: str, key: str, kind: object, value: object) -> None:
+    lowest, highest = int(key in _AT_LEAST_ONE), 10_000 if key in ("layers", "mtp_layers") else _HIGHEST
     if kind is int:
-        lowest, highest = int(key in _AT_LEAST_ONE), 10_000 if key in ("layers", "mtp_layers") else 10**9
-        if type(value) is not int or not lowest <= value <= highest:
-            raise InputError(
-                f"model {model!r}: {key} must be an integer from {lowest} to {highest}, got {value!r}"
-            )
+        good, must = type(value) is int and lowest <= value <= highest, f"an integer from {lowest} to {highest}"
     elif kind is bool:
-        if type(value) is not bool:
-            raise InputError(f"model {model!r}: {key} must be true or false, got {value!r}")
+        good, must = type(value) is bool, "true or false"
     elif kind is str:
-        if type(value) is not str or not value.strip():
-            raise InputError(f"model {model!r}: {key} must be a text that is not empty, got {value!r}")
-    elif value not in ("gqa", "mla"):
-        raise InputError(f"model {model!r}: {key} must be 'gqa' or 'mla', got {value!r}")
+        good, must = type(value) is str and bool(value.strip()), "a text that is not empty"
+    elif kind == tuple[int, ...]:
+        good = type(value) is tuple and all(type(item) is int and 0 <= item <= _HIGHEST for item in value)
+        must = f"a list of integers from 0 to {_HIGHEST}"
+    else:
+        good, must = value in ("gqa", "mla"), "'gqa' or 'mla'"
+    if not good:
+        raise InputError(f"model {model!r}: {key} must be {must}, got {value!r}")
 
 
 def _contradictions(m: Model) -> Iterator[str]:
@@ -189,6 +214,12 @@ def _contradictions(m: Model) -> Iterator[str]:
     yield from _moe_contradictions(m) if m.is_moe else _dense_contradictions(m)
     if m.dense_layers and not m.ffn_hidden:
         yield f"ffn_hidden is 0 but {m.dense_layers} of {m.layers} layers are dense"
+    if m.qk_norm_whole and not m.qk_norm:
+        yield "qk_norm_whole is true but qk_norm is false"
+    if m.chunked_windows and not m.windows:
+        yield "chunked_windows is true but windows is empty"
+    if m.shared_expert_ffn_hidden and not m.shared_experts:
+        yield f"shared_expert_ffn_hidden is {m.shared_expert_ffn_hidden} but shared_experts is 0"
     if m.ffn_hidden and not m.dense_layers:
         yield f"ffn_hidden is {m.ffn_hidden} but none of {m.layers} layers is dense; write 0"
 
@@ -234,5 +265,6 @@ def _dense_contradictions(m: Model) -> Iterator[str]:
             yield f"{key} is {getattr(m, key)} but experts is 0"
     if m.moe_layer_step != 1:
         yield f"moe_layer_step is {m.moe_layer_step} but experts is 0"
-    if m.router_bias:
-        yield "router_bias is true but experts is 0"
+    for key in ("router_bias", "shared_gate"):
+        if getattr(m, key):
+            yield f"{key} is true but experts is 0"

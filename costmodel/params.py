@@ -24,9 +24,9 @@ class Counts:
     dense_mlp: int  # one dense layer; 0 if there is none
     expert: int  # one routed expert of one layer
     shared: int  # all shared experts of one MoE layer
-    router: int  # one MoE layer
+    router: int  # one MoE layer, with the gate of the shared experts
     norms: int  # one layer
-    embedding: int  # with learned positions
+    embedding: int  # with learned positions and the embedding's norm
     head: int  # 0 if it is tied to the embedding
     final_norm: int
     mtp: int  # what one multi-token-prediction depth has beside its layer
@@ -35,10 +35,11 @@ class Counts:
 def counts(model: Model) -> Counts:
     """Parameters of each part of `model`.
 
-    MLP `g h f` (expert `g h f_e`, shared experts `g h f_e` each; with `mlp_bias` one more value per output of
-    each matrix); router `h E` (+ E with `router_bias`: in DeepSeek-V3 the fp32 tensor
-    `e_score_correction_bias`, stored in the checkpoint although no gradient reaches it); norms h per norm
-    (2h with `norm_bias`); embedding `v h`, head `v h` unless tied, vocab not padded. A depth of multi-token
+    MLP `g h f` (expert `g h f_e`, shared experts of their own width or `f_e` each; with `mlp_bias` one more value
+    per output of each matrix); router `h E` (+ E with `router_bias`: in DeepSeek-V3 the fp32 tensor
+    `e_score_correction_bias`, stored in the checkpoint although no gradient reaches it; + h with `shared_gate`);
+    norms h per norm (2h with `norm_bias`); embedding `v h` (+ a norm with `embedding_norm`), head `v h` unless
+    tied, vocab not padded. A depth of multi-token
     prediction has a projection 2h -> h and three norms (of the embedding, of the hidden state, before the
     head), `2 h h + 3 h`; embedding and head are shared with the main model.
     """
@@ -47,10 +48,10 @@ def counts(model: Model) -> Counts:
         attention=_mla(model) if model.attention == "mla" else _gqa(model),
         dense_mlp=_mlp(model, model.ffn_hidden, 1) if model.dense_layers else 0,
         expert=_mlp(model, model.expert_ffn_hidden, 1) if model.is_moe else 0,
-        shared=_mlp(model, model.expert_ffn_hidden, model.shared_experts),
-        router=model.experts * (h + model.router_bias),
+        shared=_mlp(model, model.shared_expert_ffn_hidden or model.expert_ffn_hidden, model.shared_experts),
+        router=model.experts * (h + model.router_bias) + model.shared_gate * h,
         norms=model.norms_per_layer * norm,
-        embedding=(model.vocab + model.learned_positions) * h,
+        embedding=(model.vocab + model.learned_positions) * h + model.embedding_norm * norm,
         head=0 if model.tied_embeddings else model.vocab * h,
         final_norm=norm,
         mtp=2 * h * h + 3 * norm if model.mtp_layers else 0,
@@ -192,15 +193,20 @@ def _keys(m: Model) -> int:
 def _undivided(m: Model) -> int:
     """Parameters of one layer's attention that every tensor-parallel rank holds in full."""
     if m.attention != "mla":
-        return m.qk_norm * 2 * m.head_dim
+        return _qk_norm(m)
     return (m.hidden + 1) * (m.q_lora_rank + m.kv_lora_rank) + m.hidden * m.qk_rope_head_dim
 
 
 def _gqa(m: Model) -> int:
-    """`A = 2 h a d + 2 h k_v d`, + (a + 2 k_v) d and + h for biases, + 2 d for the norms of q and k."""
+    """`A = 2 h a d + 2 h k_v d`, + (a + 2 k_v) d and + h for biases, + the norms of q and k, + a for sinks."""
     queries, keys = m.heads * m.head_dim, m.kv_heads * m.head_dim
     biases = m.qkv_bias * (queries + 2 * keys) + m.attention_output_bias * m.hidden
-    return 2 * m.hidden * (queries + keys) + biases + m.qk_norm * 2 * m.head_dim
+    return 2 * m.hidden * (queries + keys) + biases + _qk_norm(m) + m.attention_sinks * m.heads
+
+
+def _qk_norm(m: Model) -> int:
+    """Norms of queries and keys: d each if one norm serves every head, (a + k_v) d if a norm spans all heads."""
+    return m.qk_norm * ((m.heads + m.kv_heads if m.qk_norm_whole else 2) * m.head_dim)
 
 
 def _mla(m: Model) -> int:

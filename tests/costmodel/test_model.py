@@ -13,6 +13,7 @@ TINY: dict[str, Any] = {
     "name": "tiny", "source": "test", "layers": 4, "hidden": 8, "heads": 4, "kv_heads": 2, "head_dim": 2,
     "ffn_hidden": 16, "vocab": 10, "seq_len": 8,
 }  # fmt: skip
+WHOLE = "".join(f"{key} = {value!r}\n" for key, value in TINY.items())
 MOE = TINY | {"ffn_hidden": 0, "experts": 8, "experts_per_token": 2, "expert_ffn_hidden": 4}
 MLA = TINY | {
     "kv_heads": 4, "head_dim": 3, "attention": "mla", "kv_lora_rank": 4, "qk_nope_head_dim": 2,
@@ -22,9 +23,11 @@ MLA = TINY | {
 
 def write_toml(path: Path, values: dict[str, Any]) -> Path:
     def literal(value: object) -> str:
+        if isinstance(value, tuple):
+            return repr(list(value))
         return str(value).lower() if isinstance(value, bool) else repr(value)
 
-    path.write_text("".join(f"{key} = {literal(value)}\n" for key, value in values.items()))
+    path.write_text("".join(f"{key} = {literal(value)}\n" for key, value in values.items() if value != ()))
     return path
 
 
@@ -74,9 +77,7 @@ def test_toml_may_leave_out_what_has_a_default(tmp_path: Path) -> None:
     assert load_model(write_toml(tmp_path / "m.toml", TINY)) == Model(**TINY)
 
 
-def test_a_shipped_name_wins_over_a_folder_of_that_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_shipped_name_wins_over_a_folder_of_that_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "llama-3.1-8b").mkdir()
     assert load_model("llama-3.1-8b").layers == 32
@@ -118,6 +119,9 @@ def test_a_file_of_another_kind_and_a_folder_without_config(tmp_path: Path) -> N
         ('name = "x"\nsource = "y"\nlayers = 4.0\n', ["layers", "4.0"]),
         ('name = "x"\nsource = "y"\nlayers = true\n', ["layers", "true"]),
         ('name = "x"\nsource = 3\n', ["source", "3"]),
+        (f"{WHOLE}windows = [1.5]\n", ["windows must be a list of integers", "1.5"]),
+        (f"{WHOLE}windows = [-1]\n", ["windows", "-1"]),
+        (f"{WHOLE}windows = 8\n", ["windows", "8"]),
     ],
 )
 def test_broken_toml_names_file_and_key(text: str, parts: list[str], tmp_path: Path) -> None:
@@ -145,6 +149,12 @@ def test_contradictions_in_a_file_name_the_file(tmp_path: Path) -> None:
         (TINY, {"experts": -1}, "experts must be an integer from 0 to 1000000000, got -1"),
         (TINY, {"seq_len": "4096"}, "seq_len must be an integer from 1 to 1000000000, got '4096'"),
         (TINY, {"gated_mlp": 1}, "gated_mlp must be true or false, got 1"),
+        (TINY, {"windows": (4, -1)}, "windows must be a list of integers from 0 to 1000000000, got (4, -1)"),
+        (TINY, {"windows": (True,)}, "windows must be a list of integers from 0 to 1000000000, got (True,)"),
+        (TINY, {"chunked_windows": True}, "chunked_windows is true but windows is empty"),
+        (TINY, {"qk_norm_whole": True}, "qk_norm_whole is true but qk_norm is false"),
+        (TINY, {"shared_gate": True}, "shared_gate is true but experts is 0"),
+        (MOE, {"shared_expert_ffn_hidden": 4}, "shared_expert_ffn_hidden is 4 but shared_experts is 0"),
         (TINY, {"source": " "}, "source must be a text that is not empty, got ' '"),
         (TINY, {"attention": "mqa"}, "attention must be 'gqa' or 'mla', got 'mqa'"),
         (TINY, {"kv_heads": 3}, "heads 4 is not a multiple of kv_heads 3"),
