@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from costmodel.flops import attended
 from costmodel.layouts import Column, Layouts, shard_groups
 from costmodel.problem import DTYPE_BYTES, LOW_PRECISIONS, Problem
 from costmodel.tables import bilinear
@@ -197,8 +198,8 @@ def expert_gemms(problem: Problem, shape: Shape) -> list[Gemm]:
 
 def _attention_core(problem: Problem, shape: Shape) -> Column:
     """Forward seconds of fused causal attention at a rate of 1 of the peak, corrected for few heads and tokens."""
-    model, seq_len = problem.model, float(problem.workload.seq_len)
-    per_token = seq_len * (model.heads / shape.tp) * (model.qk_head_dim + model.value_head_dim)
+    model, keys = problem.model, attended(problem.model, float(problem.workload.seq_len))
+    per_token = keys * (model.heads / shape.tp) * (model.qk_head_dim + model.value_head_dim)
     tiles = (model.heads / shape.tp) * shape.tokens / TILE
     return shape.tokens * per_token / problem.cluster.gpu.peak["bf16"] * (1.0 + HALF_TILES / tiles)
 
