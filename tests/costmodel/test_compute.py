@@ -105,6 +105,14 @@ def test_deepseek_v3_flops_per_token():
     assert found == pytest.approx(385e12 / 1542, rel=0.03)
 
 
+def test_attention_windows_save_time_as_they_save_flops():
+    """gpt-oss-120b at 8k: every other layer attends to 128 tokens."""
+    problem = case("gpt-oss-120b", seq_len=8192)
+    wide = replace(problem, model=replace(problem.model, windows=()))
+    times = [layer_work(p, Layouts.of(), moe=True).attention_forward[0] for p in (problem, wide)]
+    assert times[0] / times[1] == pytest.approx(flops.attended(problem.model, 8192) / 8192)
+
+
 def test_mitigations_of_expert_traffic_are_inputs():
     """The chapter's three: balanced routing, node-limited routing, fp8 dispatch."""
     problem = case("deepseek-v3", "hgx-h800", gpus=512)
