@@ -146,12 +146,15 @@ class Stage:
 
 
 class Expansion:
-    """The inner axes of one search: crosses skeletons with them and scores what the rules let through."""
+    """The inner axes of one search: crosses skeletons with them and scores what the rules let through.
 
-    def __init__(self, problem: Problem, space: SearchSpace) -> None:
+    `rules` are applied in the order of the axes; by default those of the inner axes, all of them.
+    """
+
+    def __init__(self, problem: Problem, space: SearchSpace, rules: Sequence[Rule] | None = None) -> None:
         self.problem, self.space = problem, space
         self.memory = memory_rule(problem)
-        self.stages = _stages(space, inner_rules(problem, space))
+        self.stages = _stages(space, inner_rules(problem, space) if rules is None else rules)
         self.rules = [rule for stage in self.stages for _, rule in stage.rules]
         self.tuples = prod(len(space.axes[axis]) for axis in EXPANSION if axis != "dp_shard")
 
@@ -175,6 +178,10 @@ class Expansion:
             if keep_all:
                 tally.kept.append(points)
         return tally
+
+    def tables(self, table: Table) -> Iterator[Table]:
+        """The rows that the rules let through, uncounted, in tables of at most CHUNK rows."""
+        yield from self._expand(table, 0, Tally(len(self.rules)))
 
     def _expand(self, table: Table, number: int, tally: Tally) -> Iterator[Table]:
         """Depth first, so that no table on the way has more than CHUNK rows."""

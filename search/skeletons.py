@@ -48,7 +48,7 @@ def enumerate_skeletons(problem: Problem, space: SearchSpace, rules: Sequence[Ru
     """
     grid = space.grid(problem.workload.gpus)
     first = first_rejection(grid, rules)
-    _check_batch(problem, grid, first, rules)
+    check_batch(problem, grid, first, rules)
     status, table = solve(problem, space, rules)
     kept = first == len(rules)
     if any(not np.array_equal(grid[axis][kept], table[axis]) for axis in SKELETON_AXES):
@@ -168,7 +168,11 @@ class _Collector(cp_model.CpSolverSolutionCallback):
         self.rows.append(tuple(self.value(variable) for variable in self._variables))
 
 
-def _check_batch(problem: Problem, grid: Mapping[str, Column], first: Column, rules: Sequence[Rule]) -> None:
+def check_batch(problem: Problem, grid: Mapping[str, Column], first: Column, rules: Sequence[Rule]) -> None:
+    """Raises InputError with the nearest batches if no dp that the rules before it allow divides the global batch.
+
+    `first` is the first rejection of each row of `grid` under `rules`.
+    """
     names = [rule.name for rule in rules]
     if "global_batch" not in names:
         return

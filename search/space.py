@@ -30,7 +30,9 @@ _WORDS = {"dp_shard": ("all", "nodes", "divisors")} | dict.fromkeys(
     ("tp", "pp", "dp", "cp", "ep", "etp"), ("divisors",)
 )
 _WORDS |= {"micro_batch": ("divisors",)}
-_WORDS |= dict.fromkeys(("zero_stage", "recompute", "sequence_parallel", "schedule"), ("profile",))
+_CODED = ("zero_stage", "recompute", "sequence_parallel", "schedule")
+"""Axes whose values a profile lists."""
+_WORDS |= dict.fromkeys(_CODED, ("profile",))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,10 +86,12 @@ def load_space(
     limits: Mapping[str, Iterable[int | str]] | None = None,
     *,
     tp_across_domains: bool = False,
+    strict: bool = True,
 ) -> SearchSpace:
     """The space of a shipped name or a TOML file for this problem, each axis in `limits` restricted to its values.
 
-    Limits take numbers, `all` for dp_shard, and names (or codes) for recompute and schedule.
+    Limits take numbers, `all` for dp_shard, and names (or codes) for recompute and schedule. Without `strict` they may
+    hold degrees and sizes that the rules reject: for those who ask why.
     Raises InputError for an unknown space or axis, a value that no candidate of the problem can have (it names the
     nearest that can), one that the profile cannot launch, and degrees that never multiply to the GPUs.
     """
@@ -97,7 +101,7 @@ def load_space(
             raise InputError(f"unknown axis {axis!r}{did_you_mean(axis, AXES) or ';'} known: {', '.join(AXES)}")
     table = Table.load(_find(name))
     possible = possible_values(problem)
-    fixed = {axis: _limit(problem, axis, values, possible[axis]) for axis, values in wanted.items()}
+    fixed = {axis: _limit(problem, axis, values, possible[axis], strict) for axis, values in wanted.items()}
     axes = _read(table, problem, possible) | fixed
     space = SearchSpace(name=name, axes=axes, limits=fixed, tp_across_domains=tp_across_domains)
     if not len(space.grid(problem.workload.gpus)["tp"]):
@@ -216,9 +220,13 @@ def _code(problem: Problem, axis: str, value: object, table: Table) -> int:
         raise table.error(axis, str(error)) from None
 
 
-def _limit(problem: Problem, axis: str, values: Iterable[int | str], possible: tuple[int, ...]) -> tuple[int, ...]:
+def _limit(
+    problem: Problem, axis: str, values: Iterable[int | str], possible: tuple[int, ...], strict: bool
+) -> tuple[int, ...]:
     """The user's values of an axis, checked one by one."""
-    codes = {_checked(problem, axis, _number(problem, axis, value), possible) for value in values}
+    numbers = [_number(problem, axis, value) for value in values]
+    loose = not strict and axis not in _CODED and possible not in ((1,), (ALL_RANKS,))
+    codes = {value if loose and value > 0 else _checked(problem, axis, value, possible) for value in numbers}
     if not codes:
         raise InputError(f"{axis}: no value is given")
     return tuple(sorted(codes))
