@@ -23,7 +23,7 @@ _DROPPED: dict[str, tuple[str, ...]] = {
     "layernorm": ("norm_out",),
     "activation": ("mlp_out", "shared_out"),
     "mla_up_proj": ("latent_norm", "mla_qkv"),
-    "core_attn": ("softmax",),
+    "core_attn": ("softmax", "scores"),
     "moe_act": ("expert_out",),
     "shared_experts": ("shared_mid", "shared_out"),
     "mlp": ("mlp_mid", "mlp_out"),
@@ -110,6 +110,7 @@ def layer_tensors(problem: Problem, *, moe: bool) -> tuple[Tensor, ...]:
         Tensor("gathered", "gathered", rates.gathered_input * m.hidden),
         *(_mla(m, stored) if m.attention == "mla" else _gqa(m)),
         *_attention_out(m, rates, low),
+        Tensor("scores", "split", rates.scores_saved * m.heads * problem.workload.seq_len),
         *(_experts(problem, stored, low) if moe else _mlp(m, rates, stored, low, m.ffn_hidden, "mlp")),
     ]
     return tuple(parts)

@@ -257,12 +257,20 @@ def layer_work(problem: Problem, layouts: Layouts, *, moe: bool) -> Work:
         gaps_backward=2.0 * gaps,
         recompute=np.zeros_like(core),
     )
-    work = replace(
-        work,
-        gaps_forward=np.maximum(gaps, gaps + rates.layer_floor - work.forward_total),
-        gaps_backward=np.maximum(2.0 * gaps, 2.0 * gaps + 2.0 * rates.layer_floor - work.backward_total),
-    )
     return replace(work, recompute=_recompute(problem, layouts, shape, work, attention[0], feed[0], moe=moe))
+
+
+def wait_for_host(problem: Problem, layouts: Layouts, work: Work, forward: Column, backward: Column) -> Work:
+    """The layer's work with gaps that lift each pass to the host's floor; `forward`, `backward`: exposed traffic.
+
+    A layer whose kernels are shorter than their launches takes the host's time, whatever its size; collectives of
+    tensor parallelism launch in lock-step, so the slowest of TP hosts counts.
+    """
+    rates = problem.profile.time
+    floor = rates.layer_floor + rates.tp_floor * (layouts.tp.astype(np.float64) - 1.0)
+    missing = np.maximum(floor - work.forward_total - forward, 0.0)
+    missing_backward = np.maximum(2.0 * floor - work.backward_total - backward, 0.0)
+    return replace(work, gaps_forward=work.gaps_forward + missing, gaps_backward=work.gaps_backward + missing_backward)
 
 
 def _recompute(

@@ -187,7 +187,9 @@ def _parts(problem: Problem, layouts: Layouts) -> dict[str, _Part]:
     for kind, present in kinds.items():
         if present:
             work = compute.layer_work(problem, few, moe=kind == "moe")
-            parts[kind] = _part(work, traffic.layer_traffic(problem, few, work, moe=kind == "moe"))
+            sent = traffic.layer_traffic(problem, few, work, moe=kind == "moe")
+            work = compute.wait_for_host(problem, few, work, sent.forward, sent.backward)
+            parts[kind] = _part(work, sent)
     head = compute.head_work(problem, few)
     parts["head"] = _part(head, traffic.head_traffic(problem, few))
     embedding = compute.embedding_work(problem, few)

@@ -38,7 +38,7 @@ def dense_floor(problem: Problem, tp: Column, pp: Column) -> Column:
     root = 4.0 * vocab_per_rank(model, tp) * model.hidden / pp
     gradients = per.gradient * layer
     early = gradients * (gradient_stage(problem.profile) == 2)
-    gathered = (0.0, 0.0, early, gradients + (per.weight + per.copies) * layer)
+    gathered = (0.0, 0.0, early, gradients + (per.used + per.copies) * layer)
     need = _least_stage(problem, held, pp, problem.workload.gpus / (tp * pp), gathered, root)
     wgrad = wgrad_buffers(problem, tp, np.inf * tp)
     mlp = _least([wgrad[kind == "moe"] for kind in _kinds(model)])

@@ -213,8 +213,11 @@ def _costs(problem: Problem, rank: _Rank) -> Costs:
         name: dict(zip(ALLOCATED, states(per, shard, each[name]), strict=False))
         for name in (*kinds, "matrix", "head", *ends)
     }
+    bucket = problem.profile.memory.bucket_bytes * (rank.layouts.dp * rank.layouts.cp > 1)
+    for name, parts in costs.items():
+        parts["gradients"] = parts["gradients"] + bucket * (each[name].dense + each[name].expert)
     costs["head"]["logits"] = _head(problem, rank)
-    costs["ends"] = {"gathered": per.weight * (shard.weight[0] > 1.0) * each["matrix"].ends}
+    costs["ends"] = {"gathered": per.used * (shard.weight[0] > 1.0) * each["matrix"].ends}
     costs["any"] = {"buffers": _buffers(problem, rank)}
     if model.mtp_layers:
         costs["depths in flight"] = {"activations": rank.tokens * (MTP_INPUTS * model.hidden) * rank.share["residual"]}
@@ -283,7 +286,7 @@ def _gathered(per: StateBytes, shard: Shards, layer: StageParameters) -> Column:
     gathered where the shard group is one rank.
     """
     total = np.zeros(1)
-    for group, size in ((shard.weight, per.weight + per.copies), (shard.gradient, per.gradient)):
+    for group, size in ((shard.weight, per.used + per.copies), (shard.gradient, per.gradient)):
         split = (group[0] > 1.0) * layer.dense + (group[1] > 1.0) * layer.expert
         total = total + 2.0 * size * split
     return total

@@ -51,6 +51,7 @@ class TimeRates:
     memory_bandwidth: float = quantity("share of HBM bandwidth that bandwidth-bound operators reach")
     kernel: float = quantity("time between kernels that the GPU waits for the host, per kernel", "s")
     layer_floor: float = quantity("host time per layer and pass, below which no layer gets faster", "s")
+    tp_floor: float = quantity("host time per layer and pass for each further tensor-parallel rank", "s")
     tp_overlap: float = quantity("share of tensor-parallel traffic hidden behind GEMMs")
     cp_overlap: float = quantity("share of the layer's attention time that context-parallel traffic may hide behind")
     ep_overlap: float = quantity("share of the expert layer's compute that expert all-to-all may hide behind")
@@ -70,6 +71,9 @@ class TimeRates:
 class MemoryRates:
     """What the framework keeps: fractions, bytes per element and fixed buffers of the memory model."""
 
+    weight_bytes: float = quantity("bytes per parameter of 16-bit weights kept beside the fp32 master (0 if cast)", "B")
+    bucket_bytes: float = quantity("bytes per parameter of gradient buckets beside the gradients, where DP > 1", "B")
+    scores_saved: float = quantity("bytes kept per attention score (0 fused, 5 unfused with dropout)", "B")
     mlp_saved: float = quantity("bytes kept per element of the MLP width, gated (6 fused, 8 eager)", "B")
     norm_saved: float = quantity("bytes kept per hidden element and norm for its output (2; 0 if recomputed)", "B")
     swiglu_saved: float = quantity(

@@ -15,16 +15,18 @@ from costmodel.profile import Profile
 
 @dataclass(frozen=True, slots=True)
 class StateBytes:
-    """Bytes per parameter before ZeRO divides them; `copies` are fp8 copies of the layers' matrices."""
+    """Bytes per parameter before ZeRO divides them: `weight` as stored, `used` as a layer computes with them; `copies`
+    are fp8 copies of the layers' matrices."""
 
     weight: float
+    used: float
     copies: float
     gradient: float
     optimizer: float
 
 
 def state_bytes(problem: Problem) -> StateBytes:
-    """Weights 2, gradients by their dtype, optimizer 4 (fp32 master) + 2 moments.
+    """Weights 2 (0 where the fp32 master is all), gradients by their dtype, optimizer 4 (fp32 master) + 2 moments.
 
     18 B with fp32 gradients and moments (Megatron-LM, docs dist_optimizer.md), 16 with bf16 gradients (ZeRO
     paper 1910.02054, K = 12). fp16 training with 2-byte gradients keeps an fp32 copy in the optimizer.
@@ -33,7 +35,7 @@ def state_bytes(problem: Problem) -> StateBytes:
     gradient, moment = DTYPE_BYTES[work.grad_dtype], DTYPE_BYTES[work.moments_dtype]
     unscaled = 4.0 if work.precision == "fp16" and gradient < 4.0 else 0.0
     copies = problem.profile.memory.fp8_weight_copies * STORED_BYTES.get(work.precision, 0.0)
-    return StateBytes(2.0, copies, gradient, 4.0 + 2.0 * moment + unscaled)
+    return StateBytes(problem.profile.memory.weight_bytes, 2.0, copies, gradient, 4.0 + 2.0 * moment + unscaled)
 
 
 @dataclass(frozen=True, slots=True)
