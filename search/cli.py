@@ -11,7 +11,7 @@ from dataclasses import asdict
 from io import TextIOWrapper
 
 from hardware.errors import InfeasibleError, InputError
-from search.options import Parser, add_explain, add_list, add_search
+from search.options import Parser, add_explain, add_list, add_search, add_why, command_line
 from search.version import VERSION
 
 DONE, FAULT, USAGE, INFEASIBLE, INTERRUPTED = 0, 1, 2, 3, 130
@@ -53,6 +53,7 @@ def _parser() -> Parser:
     for name, add, run, text in (
         ("search", add_search, _search, "score every layout; print and write the Pareto frontier"),
         ("explain", add_explain, _explain, "one layout in six steps, each figure with its formula"),
+        ("why", add_why, _why, "which rules leave a request without a layout, and what to change"),
         ("list", add_list, _list, "what is shipped, with sources"),
     ):
         command = commands.add_parser(name, help=text)
@@ -75,7 +76,8 @@ def _search(arguments: Namespace) -> int:
     space = read_space(arguments, problem)
     result = search(problem, space, threads=arguments.threads, keep_all=everything is not None, progress=_progress())
     if result.estimate is None:
-        raise InfeasibleError(table.nothing_fits(result))
+        ask = command_line("why", vars(arguments))
+        raise InfeasibleError(f"{table.nothing_fits(result)}\nwhat to change says: {ask}")
     write_parquet(output, result, inputs(arguments))
     _say(f"wrote {output}: {len(result.frontier):,} layouts")
     if everything is not None:
@@ -98,7 +100,7 @@ def _explain(arguments: Namespace) -> int:
     _check_explain(arguments)
     from search import table
     from search.explain import explain, to_json
-    from search.inputs import stored_layout, typed_layout
+    from search.inputs import stored_layout, typed_axes, typed_layout
 
     stored = arguments.rank is not None
     chosen = stored_layout(arguments.model, arguments.rank) if stored else typed_layout(arguments)
@@ -106,6 +108,23 @@ def _explain(arguments: Namespace) -> int:
     print(json.dumps(to_json(found), indent=2) if arguments.json else "\n".join(table.explanation(found)))
     for rule, because in found.broken:
         _say(f"not feasible, {rule}: {because}")
+    if not (found.feasible or stored):
+        _say(f"what to change says: {command_line('why', vars(arguments) | typed_axes(chosen))}")
+    return DONE if found.feasible else INFEASIBLE
+
+
+def _why(arguments: Namespace) -> int:
+    from search import table
+    from search.inputs import read_problem, read_space
+    from search.why import arguments_of, report, to_json, why
+
+    problem = read_problem(arguments)
+    found = why(problem, read_space(arguments, problem, strict=False), threads=arguments.threads)
+    print(json.dumps(to_json(found), indent=2) if arguments.json else "\n".join([table.title(problem), *report(found)]))
+    if not found.feasible:
+        _say(f"no feasible layout: {', '.join(rule for rule, _ in found.core)}")
+    for fix in found.fixes[:1]:
+        _say(f"the first change: {command_line('search', vars(arguments) | arguments_of(fix))}")
     return DONE if found.feasible else INFEASIBLE
 
 

@@ -54,10 +54,13 @@ def read_problem(arguments: Namespace) -> Problem:
     return Problem(model=model, cluster=cluster, profile=profile, workload=workload)
 
 
-def read_space(arguments: Namespace, problem: Problem) -> SearchSpace:
-    """The space that the arguments name, limited to the axis values that were typed. Raises InputError."""
+def read_space(arguments: Namespace, problem: Problem, *, strict: bool = True) -> SearchSpace:
+    """The space that the arguments name, limited to the axis values that were typed. Raises InputError.
+
+    Without `strict` the limits may hold degrees that the rules reject.
+    """
     limits = {column: getattr(arguments, option.replace("-", "_")) for option, column in COLUMNS.items()}
-    return load_space(problem, arguments.space, limits, tp_across_domains=arguments.any_domain)
+    return load_space(problem, arguments.space, limits, tp_across_domains=arguments.any_domain, strict=strict)
 
 
 def inputs(arguments: Namespace) -> dict[str, object]:
@@ -86,6 +89,18 @@ def typed_layout(arguments: Namespace) -> Chosen:
     axes.setdefault("zero_stage", _usual_stage(profile, pp))
     axes.setdefault("recompute", profile.recompute_code(profile.default_recompute))
     return _chosen(problem, arguments.space, Layouts.of(**axes), any_domain=arguments.any_domain)
+
+
+def typed_axes(chosen: Chosen) -> dict[str, object]:
+    """Every axis of a layout by the name of its argument, as it would be typed; dp_shard only where it is a part."""
+    row, profile = chosen.layout.row(0), chosen.problem.profile
+    shown: dict[str, object] = row | {
+        "recompute": profile.recompute[row["recompute"]].name,
+        "schedule": SCHEDULES[row["schedule"]],
+        "sequence_parallel": "true" if row["sequence_parallel"] else "false",
+        "dp_shard": None if row["dp_shard"] == row["dp"] * row["cp"] else row["dp_shard"],
+    }
+    return {option.replace("-", "_"): shown[column] for option, column in COLUMNS.items()}
 
 
 def stored_layout(path: str, rank: int) -> Chosen:

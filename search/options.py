@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Callable
+import shlex
+from collections.abc import Callable, Mapping
 from typing import NoReturn
 
 from hardware.errors import InputError
@@ -155,6 +156,32 @@ def add_explain(parser: argparse.ArgumentParser) -> None:
     add_axes(parser, many=False)
     parser.add_argument("--rank", type=_count, metavar="K", help="row of the frontier FILE to explain")
     parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def add_why(parser: argparse.ArgumentParser) -> None:
+    """The options of `why`."""
+    parser.description = "Say which rules leave a request without a layout, with their numbers, and what to change."
+    add_job(parser, required=True)
+    add_axes(parser, many=True)
+    parser.add_argument("--threads", type=_count, metavar="N", help="default: one a core")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def command_line(command: str, given: Mapping[str, object]) -> str:
+    """What to type for another command on the same job and axes; `given` holds arguments by their names."""
+    parser = Parser()
+    add_job(parser, required=False)
+    add_axes(parser, many=True)
+    usual = vars(parser.parse_args([]))
+    words = ["meshscout", command, str(given["model"]), str(given["cluster"])]
+    for name, default in usual.items():
+        value = given.get(name, default)
+        if value == default or name in ("model", "cluster"):
+            continue
+        words.append(f"--{name.replace('_', '-')}")
+        if value is not True:
+            words.append(",".join(map(str, value)) if isinstance(value, tuple | list) else str(value))
+    return shlex.join(words)
 
 
 def add_list(parser: argparse.ArgumentParser) -> None:
