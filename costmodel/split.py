@@ -93,6 +93,11 @@ class StageTable:
         """Index of each row's split; pp int64, dual boolean or 0/1."""
         return self.lookup[np.asarray(pp, dtype=np.int64), np.asarray(dual, dtype=np.int64)]
 
+    def first(self) -> StageTable:
+        """The first stage of each split alone, which is kind 0."""
+        columns = {name: values[:, :1] for name, values in self.columns.items()}
+        return StageTable(self.index, columns, self.layers, self.slots, self.lookup)
+
     def kind(self, number: int, rows: Column) -> dict[str, Column]:
         """Columns of one kind of stage, gathered for the rows that `rows()` gave."""
         return {name: values[rows, number] for name, values in self.columns.items()}

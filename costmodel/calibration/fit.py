@@ -9,10 +9,9 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel.calibration.predict import batches
 from costmodel.calibration.runs import Run
 from costmodel.estimate import step_time
-from costmodel.layouts import Layouts
-from costmodel.problem import Problem
 from costmodel.profile import TimeRates
 
 Vector = NDArray[np.float64]
@@ -56,21 +55,12 @@ KNOBS: Mapping[str, Knob] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """Runs that share a problem but for their layout, scored as one table."""
-
-    problem: Problem
-    layouts: Layouts
-    rows: NDArray[np.int64]
-
-
 class Predictor:
     """Predicted step times of runs under any time rates."""
 
     def __init__(self, runs: Sequence[Run]) -> None:
         self.runs = tuple(runs)
-        self.batches = _batches(self.runs)
+        self.batches = batches(self.runs)
 
     @cached_property
     def measured(self) -> Vector:
@@ -85,20 +75,6 @@ class Predictor:
             stages = problem.split(np.unique(batch.layouts.pp).tolist())
             found[batch.rows] = np.log(step_time(problem, batch.layouts, stages).total)
         return found
-
-
-def _batches(runs: Sequence[Run]) -> list[Batch]:
-    groups: dict[tuple[object, ...], list[int]] = {}
-    for index, run in enumerate(runs):
-        problem = run.problem
-        key = (problem.model, id(problem.cluster), problem.workload, problem.profile.name, problem.profile.recompute)
-        groups.setdefault(key, []).append(index)
-    batches = []
-    for rows in groups.values():
-        tables = [runs[row].layout for row in rows]
-        columns = {axis: np.concatenate([getattr(t, axis) for t in tables]) for axis in tables[0].row(0)}
-        batches.append(Batch(runs[rows[0]].problem, Layouts.from_columns(columns), np.array(rows)))
-    return batches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,120 @@
+"""Predictions for measured runs: step time, memory of the kind that was measured, and whether it fits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.calibration.runs import Run
+from costmodel.estimate import Estimate, estimate
+from costmodel.layouts import Layouts
+from costmodel.memory import Memory, memory
+from costmodel.problem import Problem
+
+Rows = NDArray[np.int64]
+FIRST_STAGE = ("nanotron", "nanotron-slow")
+"""Profiles whose measured memory is that of the first stage's rank alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Runs that share a problem, as one table; `rows` are their places in the list they came from."""
+
+    problem: Problem
+    layouts: Layouts
+    rows: Rows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """What is predicted for one run. step_time in s; memory in B, of the run's kind; `need` in B is what must fit."""
+
+    run: Run
+    step_time: float
+    memory: float
+    need: float
+    term: str
+
+    @property
+    def oom(self) -> bool:
+        """Whether what must fit does not."""
+        return self.need > self.run.problem.cluster.gpu.usable_memory
+
+
+def batches(runs: Sequence[Run]) -> list[Batch]:
+    """Runs grouped by all of their problem, so that each group is one table of layouts."""
+    groups: dict[tuple[object, ...], list[int]] = {}
+    for index, run in enumerate(runs):
+        problem = run.problem
+        key = (problem.model, problem.cluster.name, *_network(problem), problem.workload, *_profile(problem))
+        groups.setdefault(key, []).append(index)
+    found = []
+    for rows in groups.values():
+        tables = [runs[row].layout for row in rows]
+        columns = {axis: np.concatenate([getattr(t, axis) for t in tables]) for axis in tables[0].row(0)}
+        found.append(Batch(runs[rows[0]].problem, Layouts.from_columns(columns), np.array(rows, dtype=np.int64)))
+    return found
+
+
+def predict(runs: Sequence[Run]) -> list[Prediction]:
+    """One prediction a run, in order. A run that does not state recomputation is taken to use the profile's default
+    where that fits, else its recommended set."""
+    stated = [_with_default(run, selective=False) for run in runs]
+    found = _predict(stated)
+    again = [i for i, it in enumerate(found) if not runs[i].recompute_stated and it.oom and not runs[i].oom]
+    for index, it in zip(again, _predict([_with_default(runs[i], selective=True) for i in again]), strict=True):
+        found[index] = it
+    return found
+
+
+def _predict(runs: Sequence[Run]) -> list[Prediction]:
+    found: dict[int, Prediction] = {}
+    for batch in batches(runs):
+        stages = batch.problem.split(np.unique(batch.layouts.pp).tolist())
+        cost = estimate(batch.problem, batch.layouts, stages)
+        seen = cost.memory
+        if batch.problem.profile.name in FIRST_STAGE:
+            seen = memory(batch.problem, batch.layouts, stages.first())
+        terms = _dominant(cost)
+        for place, row in enumerate(batch.rows.tolist()):
+            found[row] = Prediction(
+                run=runs[row],
+                step_time=float(cost.step_time[place]),
+                memory=float(_of_kind(seen, runs[row].memory_kind)[place]),
+                need=float(cost.memory_total[place]),
+                term=terms[place],
+            )
+    return [found[row] for row in range(len(runs))]
+
+
+def _of_kind(needed: Memory, kind: str) -> NDArray[np.float64]:
+    if kind == "allocated":
+        return needed.allocated
+    return needed.total if kind == "nvidia-smi" else needed.reserved
+
+
+def _dominant(cost: Estimate) -> list[str]:
+    """The largest term of each row's step time."""
+    names = [name for name in type(cost.time).__dataclass_fields__ if name != "total"]
+    table = np.stack([getattr(cost.time, name) for name in names])
+    return [names[place] for place in table.argmax(axis=0).tolist()]
+
+
+def _with_default(run: Run, *, selective: bool) -> Run:
+    """A run that does not state recomputation, with the profile's default or recommended set."""
+    if run.recompute_stated:
+        return run
+    profile = run.problem.profile
+    code = profile.recompute_code(profile.selective if selective else profile.default_recompute)
+    return replace(run, layout=replace(run.layout, recompute=np.array([code], dtype=np.int64)))
+
+
+def _network(problem: Problem) -> tuple[object, ...]:
+    return tuple((level.bandwidth, level.oversubscription) for level in problem.cluster.levels)
+
+
+def _profile(problem: Problem) -> tuple[object, ...]:
+    return problem.profile.name, problem.profile.recompute, problem.profile.time, problem.profile.memory
