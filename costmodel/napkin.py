@@ -22,16 +22,29 @@ BUFFERS = 3e9
 """F18."""
 RING = 2.0
 """F8, F9: volumes of a ring all-reduce, without (n - 1) / n."""
+ACHIEVED = 370.0 / 450.0
+"""Share of one-way NVLink that NCCL's rings reach on 8 H100 (NVIDIA/nccl-tests#212)."""
+SWITCHED = 480.0 / 450.0
+"""The same for an all-reduce in the switch (NVLink SHARP), which sends less than a ring."""
+EAGER_LOGIT, FUSED_LOGIT = 14.0, 2.0
+"""Bytes a logit of an eager cross entropy in fp32 (bf16, fp32, its softmax and gradient) and of a fused one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A figure as the chapter has it, SI; `corrected` and `why` where the formula or a fact in it is wrong."""
+    """A figure as the chapter has it, SI; `corrected` and `why` where the formula or a fact in it is wrong.
 
-    hand: float
+    `hand` is None where the chapter leaves a term out.
+    """
+
+    hand: float | None
     formula: str
     corrected: float | None = None
     why: str = ""
+
+
+Figures = dict[str, Figure]
+"""By the name of the row that they stand in."""
 
 
 def nominal_parameters(model: Model) -> float:
@@ -41,6 +54,12 @@ def nominal_parameters(model: Model) -> float:
         return float(named.group(1)) * 1e9
     total = params.total(model)
     return float(round(total, 2 - int(math.log10(total))))
+
+
+def nominal_active(model: Model) -> float:
+    """Parameters that a token meets as people say it: without the input embedding, two digits (37e9 of 671e9)."""
+    met = params.active(model) - (0 if model.tied_embeddings else params.counts(model).embedding)
+    return float(round(met, 1 - int(math.log10(met)))) if model.is_moe else nominal_parameters(model)
 
 
 def static_memory(n: float) -> float:
@@ -151,3 +170,8 @@ def backward_seconds(n: float, tokens: float, rate: float) -> float:
 def experts_per_gpu(experts: float, ep: float) -> float:
     """F20."""
     return experts / ep
+
+
+def expert_as_printed(model: Model) -> float:
+    """Parameters of an expert as the chapter counts them: two matrices, of the dense layers' width if there are any."""
+    return 2.0 * model.hidden * (model.ffn_hidden or model.expert_ffn_hidden)

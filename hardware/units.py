@@ -100,6 +100,11 @@ def format_bytes(value: float) -> str:
     return _scaled(value, {"": 1.0} | _BINARY, "B")
 
 
+def format_decimal_bytes(value: float) -> str:
+    """Bytes in powers of 1000, as data sheets and textbooks write them: 84933140480 -> "84.9 GB"."""
+    return _scaled(value, _DECIMAL, "B")
+
+
 def format_bandwidth(value: float) -> str:
     """B/s in powers of 1000: 450e9 -> "450 GB/s"."""
     return _scaled(value, _DECIMAL, "B/s")

@@ -15,6 +15,7 @@ from costmodel.problem import Problem, Workload, default_global_batch
 from costmodel.profile import Profile, load_profile
 from hardware.catalog import load_cluster
 from hardware.errors import InputError
+from search.fitting import usual_schedule
 from search.options import COLUMNS
 from search.space import SearchSpace, load_space
 
@@ -85,7 +86,7 @@ def typed_layout(arguments: Namespace) -> Chosen:
         degrees = " x ".join(f"{axis} {axes[axis]}" for axis in ("tp", "pp", "cp", "dp"))
         raise InputError(f"{degrees} = {tp * pp * cp * axes['dp']}, not the {gpus} GPUs of the job")
     axes.setdefault("sequence_parallel", int(tp > 1 and profile.sequence_parallel))
-    axes.setdefault("schedule", _usual_schedule(profile, pp, axes.get("vpp", 1)))
+    axes.setdefault("schedule", usual_schedule(profile, pp, axes.get("vpp", 1)))
     axes.setdefault("zero_stage", _usual_stage(profile, pp))
     axes.setdefault("recompute", profile.recompute_code(profile.default_recompute))
     return _chosen(problem, arguments.space, Layouts.of(**axes), any_domain=arguments.any_domain)
@@ -157,12 +158,6 @@ def _code(profile: Profile, column: str, value: int | str) -> int:
             raise InputError(f"unknown schedule {value!r}; known: {', '.join(SCHEDULES)}")
         return SCHEDULES.index(str(value))
     return int(value)
-
-
-def _usual_schedule(profile: Profile, pp: int, vpp: int) -> int:
-    """Interleaved with virtual stages, 1F1B without a pipeline, else the profile's."""
-    usual = "interleaved" if vpp > 1 else "1f1b" if pp == 1 else profile.default_schedule
-    return SCHEDULES.index(usual)
 
 
 def _usual_stage(profile: Profile, pp: int) -> int:

@@ -2,20 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
+from textwrap import wrap
 
 import numpy as np
 
 from costmodel.estimate import Estimate
 from costmodel.layouts import SCHEDULES, Column, Layouts
 from costmodel.problem import Problem
-from hardware.units import format_bytes, format_seconds
+from hardware.units import (
+    format_bandwidth,
+    format_bytes,
+    format_count,
+    format_decimal_bytes,
+    format_flops,
+    format_seconds,
+)
 from search.engine import SearchResult
 from search.explain import Explanation
 from search.rules_memory import floors, memory_floor
+from search.scored import Row
 
 BAR = 12
+WIDTH = 120
+FORMATS: dict[str, Callable[[float], str]] = {
+    "B": format_decimal_bytes,
+    "s": format_seconds,
+    "B/s": format_bandwidth,
+    "FLOP/s": format_flops,
+    "FLOP": lambda value: f"{format_count(value)}FLOP",
+}
 COMPUTE = ("gemm", "attention", "elementwise", "kernel_gaps", "recompute")
 QUIET = {"vpp": 1, "cp": 1, "ep": 1, "etp": 1}
 """Columns that are left out when every row has this value."""
@@ -130,9 +147,7 @@ def explanation(it: Explanation) -> Iterator[str]:
     for number, step in enumerate(it.steps, 1):
         yield ""
         yield f"{number}. {step.name}: {step.verdict}"
-        width = max(len(row.name) for row in step.rows)
-        for row in step.rows:
-            yield f"   {row.name:<{width}}  {_figure(row.model, row.unit):>12}  {row.formula}"
+        yield from _rows([row for row in step.rows if _shown(it, row)])
     yield ""
     yield "Where the time goes"
     step_time = float(it.cost.step_time[0])
@@ -168,9 +183,29 @@ def _runs(layers: Sequence[int]) -> str:
     return ", ".join(f"{times} x {count}" if times > 1 else f"{count}" for times, count in found)
 
 
-def _figure(value: float, unit: str) -> str:
-    if unit == "B":
-        return format_bytes(value)
-    if unit == "s":
-        return format_seconds(value)
-    return f"{value:,.0f}" if value == int(value) else f"{value:.3g}"
+def _shown(it: Explanation, row: Row) -> bool:
+    """A layout that does not fit has no MFU."""
+    return bool(it.cost.memory_headroom[0] >= 0) or not row.name.startswith("MFU")
+
+
+def _rows(rows: Sequence[Row]) -> Iterator[str]:
+    """Hand, corrected and model side by side, then the formula; under it why the hand figure is corrected."""
+    cells = [(row.name, *(_figure(value, row.unit) for value in (row.hand, row.corrected, row.model))) for row in rows]
+    head = ("", "hand", "corrected", "model")
+    widths = [max(map(len, column)) for column in zip(head, *cells, strict=True)]
+    left = sum(widths) + 2 * len(widths) + 3
+    for cell, text in ((head, "formula"), *zip(cells, (row.formula for row in rows), strict=True)):
+        first, *more = wrap(text, WIDTH - left) or [""]
+        figures = [f"{value:>{width}}" for value, width in zip(cell[1:], widths[1:], strict=True)]
+        yield "  ".join([f"   {cell[0]:<{widths[0]}}", *figures, first]).rstrip()
+        yield from (" " * left + part for part in more)
+        if (row := next((row for row in rows if row.name == cell[0] and row.noted), None)) is not None:
+            yield from wrap(row.why, WIDTH, initial_indent=" " * 6, subsequent_indent=" " * 6)
+
+
+def _figure(value: float | None, unit: str) -> str:
+    if value is None:
+        return ""
+    if unit in FORMATS:
+        return FORMATS[unit](value)
+    return f"{value:,.0f}" if value == int(value) else f"{value:.3g}" if abs(value) < 1e6 else f"{value:,.0f}"

@@ -41,7 +41,7 @@ def test_the_json_is_the_documented_one(explain: Explain) -> None:
     assert all(step["verdict"] for step in found["steps"])
     rows = [row for step in found["steps"] for row in step["rows"]]
     assert all(tuple(row) == ("name", "formula", "hand", "corrected", "model", "unit", "why") for row in rows)
-    assert {row["unit"] for row in rows} == {"1", "B", "s"}
+    assert {row["unit"] for row in rows} == {"1", "B", "s", "B/s", "FLOP", "FLOP/s"}
 
 
 def test_the_terms_add_up(explain: Explain) -> None:
@@ -82,6 +82,31 @@ def test_a_broken_rule_is_named_with_its_numbers(explain: Explain) -> None:
     assert "16" in reasons["tp_domain"]
     code, found = explain(*JOB, "--tp", "16", "--pp", "4", "--any-domain")
     assert "tp_domain" not in {broken["rule"] for broken in found["violations"]}
+
+
+def test_the_bound_on_memory_is_no_violation_of_a_layout_whose_need_is_known(explain: Explain) -> None:
+    """ZeRO-3 with PP fits, but the profile does not launch it; the bound counts on what the profile launches."""
+    job = ("explain", "llama-3.1-405b", "dgx-h100", "--gpus", "256", "--tp", "8", "--pp", "2", "--zero", "3")
+    code, found = explain(*job, "--recompute", "full")
+    assert (code, [broken["rule"] for broken in found["violations"]]) == (3, ["zero_with_pp"])
+    assert found["memory_headroom"] > 0
+
+
+def test_every_row_has_a_figure_and_a_correction_has_a_reason(explain: Explain) -> None:
+    for argv in (("--tp", "8"), ("--tp", "2", "--pp", "8", "--vpp", "2"), ("--zero", "3"), ("--cp", "2", "--pp", "32")):
+        _, found = explain(*JOB, *argv)
+        for row in (row for step in found["steps"] for row in step["rows"]):
+            assert any(row[kind] is not None for kind in ("hand", "corrected", "model")), row["name"]
+            assert row["why"] or row["corrected"] is None, row["name"]
+
+
+def test_the_text_is_at_most_120_columns_wide_and_its_columns_line_up(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([*JOB, "--tp", "8", "--pp", "4"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines[3:])) <= 120
+    first = next(number for number, line in enumerate(lines) if line.startswith("2. TP"))
+    rows = [line for line in lines[first:] if "weights at" in line]
+    assert len({line.index("2 N /") for line in rows}) == 1
 
 
 def test_no_speed_is_printed_for_a_layout_that_does_not_fit(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,66 @@
+"""Which neighbours of a layout fit: the fewest stages or ranks, the largest micro-batch, by the cost model's memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from costmodel.layouts import SCHEDULES, Layouts
+from costmodel.memory import memory
+from costmodel.problem import Problem
+from costmodel.profile import Profile
+from search.space import divisors
+
+LARGEST_MICRO_BATCH = 64
+
+
+def usual_schedule(profile: Profile, pp: int, vpp: int = 1) -> int:
+    """Code of the schedule that is taken when none is named: interleaved with virtual stages, else the profile's."""
+    usual = "interleaved" if vpp > 1 else "1f1b" if pp == 1 else profile.default_schedule
+    return SCHEDULES.index(usual)
+
+
+def needs(problem: Problem, rows: Sequence[Mapping[str, int]]) -> list[float]:
+    """Bytes that must fit, for each of some layouts."""
+    layouts = Layouts.from_columns({axis: [row[axis] for row in rows] for axis in rows[0]})
+    return [float(need) for need in memory(problem, layouts, problem.split(np.unique(layouts.pp).tolist())).total]
+
+
+def fewest(problem: Problem, layout: Layouts, axis: str) -> int | None:
+    """The smallest `tp` or `pp` at which the layout fits if DP takes up the difference; None if it never does."""
+    row = layout.row(0)
+    degrees = [_with(problem, row, axis, degree) for degree in divisors(problem.workload.gpus)]
+    rows = [found for found in degrees if found]
+    usable = problem.cluster.gpu.usable_memory
+    fitting = [found[axis] for found, need in zip(rows, needs(problem, rows), strict=True) if need <= usable]
+    return min(fitting, default=None)
+
+
+def largest_micro_batch(problem: Problem, layout: Layouts) -> int | None:
+    """The largest power of two up to 64 that divides a rank's sequences and fits; None if not even 1 does."""
+    row = layout.row(0)
+    sizes = [1 << power for power in range(LARGEST_MICRO_BATCH.bit_length())]
+    rows = [row | {"micro_batch": size} for size in sizes if problem.workload.global_batch % (row["dp"] * size) == 0]
+    usable = problem.cluster.gpu.usable_memory
+    if not rows:
+        return None
+    fitting = [found["micro_batch"] for found, need in zip(rows, needs(problem, rows), strict=True) if need <= usable]
+    return max(fitting, default=None)
+
+
+def _with(problem: Problem, row: Mapping[str, int], axis: str, degree: int) -> dict[str, int] | None:
+    """The row at another degree; None if the shape of the model or the job has no such layout."""
+    found = dict(row) | {axis: degree}
+    others, gpus, model = found["tp"] * found["pp"] * found["cp"], problem.workload.gpus, problem.model
+    if gpus % others or model.heads % found["tp"] or found["pp"] > model.layers:
+        return None
+    found["dp"] = gpus // others
+    found["dp_shard"] = found["dp"] * found["cp"]
+    if found["tp"] * found["dp_shard"] % (found["ep"] * found["etp"]):
+        return None
+    if axis == "tp":
+        found["sequence_parallel"] = int(found["tp"] > 1 and problem.profile.sequence_parallel)
+    else:
+        found |= {"vpp": 1, "schedule": usual_schedule(problem.profile, found["pp"])}
+    return found
