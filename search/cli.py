@@ -11,7 +11,7 @@ from dataclasses import asdict
 from io import TextIOWrapper
 
 from hardware.errors import InfeasibleError, InputError
-from search.options import Parser, add_explain, add_list, add_search, add_why, command_line
+from search.options import Parser, add_explain, add_list, add_plan, add_search, add_why, command_line
 from search.version import VERSION
 
 DONE, FAULT, USAGE, INFEASIBLE, INTERRUPTED = 0, 1, 2, 3, 130
@@ -54,6 +54,7 @@ def _parser() -> Parser:
         ("search", add_search, _search, "score every layout; print and write the Pareto frontier"),
         ("explain", add_explain, _explain, "one layout in six steps, each figure with its formula"),
         ("why", add_why, _why, "which rules leave a request without a layout, and what to change"),
+        ("plan", add_plan, _plan, "a layout by rule of thumb, each step with its reason, beside the search's best"),
         ("list", add_list, _list, "what is shipped, with sources"),
     ):
         command = commands.add_parser(name, help=text)
@@ -126,6 +127,25 @@ def _why(arguments: Namespace) -> int:
     for fix in found.fixes[:1]:
         _say(f"the first change: {command_line('search', vars(arguments) | arguments_of(fix))}")
     return DONE if found.feasible else INFEASIBLE
+
+
+def _plan(arguments: Namespace) -> int:
+    from search import table
+    from search.inputs import read_problem
+    from search.plan import plan, to_json
+    from search.space import load_space
+
+    problem = read_problem(arguments)
+    found = plan(problem, load_space(problem, arguments.space), threads=arguments.threads)
+    if arguments.json:
+        print(json.dumps(to_json(found), indent=2))
+    elif found.layout is not None or found.best is not None:
+        print("\n".join(table.decision(found, _blocks())))
+    if found.layout is None:
+        _say(f"the decision process finds no layout: {found.choices[-1].because}")
+    if found.best is None:
+        _say(f"no feasible layout; what to change says: {command_line('why', vars(arguments))}")
+    return DONE if found.layout is not None or found.best is not None else INFEASIBLE
 
 
 def _check_explain(arguments: Namespace) -> None:

@@ -167,6 +167,21 @@ def add_why(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
+def add_plan(parser: argparse.ArgumentParser) -> None:
+    """The options of `plan`."""
+    parser.description = "Plan a layout by rule of thumb, step by step, and set it beside the search's best."
+    add_job(parser, required=True)
+    add = parser.add_argument
+    add(
+        "--space",
+        default="default",
+        metavar="NAME|FILE",
+        help="what the best is searched in: default, wide, a TOML file",
+    )
+    add("--threads", type=_count, metavar="N", help="default: one a core")
+    add("--json", action="store_true", help="print JSON")
+
+
 def command_line(command: str, given: Mapping[str, object]) -> str:
     """What to type for another command on the same job and axes; `given` holds arguments by their names."""
     parser = Parser()

@@ -21,6 +21,7 @@ from hardware.units import (
 )
 from search.engine import SearchResult
 from search.explain import Explanation
+from search.plan import Plan
 from search.rules_memory import floors, memory_floor
 from search.scored import Row
 
@@ -156,6 +157,32 @@ def explanation(it: Explanation) -> Iterator[str]:
         if seconds:
             name, share = part.name.replace("_", " "), seconds / step_time
             yield f"   {name:<18}{format_seconds(seconds):>10}{share:7.1%}  {part.metadata['meaning']}"
+
+
+def decision(found: Plan, blocks: str) -> Iterator[str]:
+    """The lines that `plan` prints: the choices with their reasons, then the plan beside the search's best."""
+    yield title(found.problem)
+    yield ""
+    widths = [
+        max(len(text) for text in texts) for texts in zip(*((c.name, c.choice) for c in found.choices), strict=True)
+    ]
+    for number, step in enumerate(found.choices, 1):
+        left = f"{number}. {step.name:<{widths[0]}}  {step.choice:<{widths[1]}}  "
+        yield from wrap(step.because, WIDTH, initial_indent=left, subsequent_indent=" " * len(left))
+    known = [name for name, one in (("the plan", found.layout), ("the search's best", found.best)) if one is not None]
+    if not known:
+        return
+    cost = found.cost
+    yield ""
+    yield ", ".join(f"#{number} is {name}" for number, name in enumerate(known, 1))
+    yield frontier_table(found.problem, found.layouts, cost, blocks)
+    if len(known) == 2:
+        slower, usual = cost.step_time[0] / cost.step_time[1] - 1.0, (cost.mfu[0], cost.mfu[1])
+        memory = [format_bytes(float(need)) for need in cost.memory_total]
+        yield ""
+        yield f"the rule of thumb costs {slower:.1%} of step time: MFU {usual[0]:.1%} against {usual[1]:.1%}, " + (
+            f"memory {memory[0]} against {memory[1]}"
+        )
 
 
 def _summary(it: Explanation) -> Iterator[str]:
