@@ -217,7 +217,7 @@ def _shown(it: Explanation, row: Row) -> bool:
 
 def _rows(rows: Sequence[Row]) -> Iterator[str]:
     """Hand, corrected and model side by side, then the formula; under it why the hand figure is corrected."""
-    cells = [(row.name, *(_figure(value, row.unit) for value in (row.hand, row.corrected, row.model))) for row in rows]
+    cells = [(row.name, *(figure(value, row.unit) for value in (row.hand, row.corrected, row.model))) for row in rows]
     head = ("", "hand", "corrected", "model")
     widths = [max(map(len, column)) for column in zip(head, *cells, strict=True)]
     left = sum(widths) + 2 * len(widths) + 3
@@ -230,7 +230,8 @@ def _rows(rows: Sequence[Row]) -> Iterator[str]:
             yield from wrap(row.why, WIDTH, initial_indent=" " * 6, subsequent_indent=" " * 6)
 
 
-def _figure(value: float | None, unit: str) -> str:
+def figure(value: float | None, unit: str) -> str:
+    """A figure of `explain` in three digits with its unit, counts in full; empty where there is none."""
     if value is None:
         return ""
     if unit in FORMATS:
