@@ -23,6 +23,8 @@ def usual_schedule(profile: Profile, pp: int, vpp: int = 1) -> int:
 
 def needs(problem: Problem, rows: Sequence[Mapping[str, int]]) -> list[float]:
     """Bytes that must fit, for each of some layouts."""
+    if not rows:
+        return []
     layouts = Layouts.from_columns({axis: [row[axis] for row in rows] for axis in rows[0]})
     return [float(need) for need in memory(problem, layouts, problem.split(np.unique(layouts.pp).tolist())).total]
 
@@ -43,8 +45,6 @@ def largest_micro_batch(problem: Problem, layout: Layouts) -> int | None:
     sizes = [1 << power for power in range(LARGEST_MICRO_BATCH.bit_length())]
     rows = [row | {"micro_batch": size} for size in sizes if problem.workload.global_batch % (row["dp"] * size) == 0]
     usable = problem.cluster.gpu.usable_memory
-    if not rows:
-        return None
     fitting = [found["micro_batch"] for found, need in zip(rows, needs(problem, rows), strict=True) if need <= usable]
     return max(fitting, default=None)
 

@@ -157,7 +157,8 @@ class _Process:
 
     def _start(self) -> tuple[int, int]:
         """EP and TP of the rule of thumb."""
-        ep = min((n for n in self._experts() if self.model.experts <= EXPERTS_A_GPU * n), default=1)
+        known = self._experts()
+        ep = min((n for n in known if self.model.experts <= EXPERTS_A_GPU * n), default=known[-1])
         return ep, 1 if napkin.tensor_degree(self._held(ep), self.budget / napkin.USABLE) <= 1.0 else self._tensors()[
             -1
         ]
@@ -219,7 +220,7 @@ class _Process:
 
     def _expert_choice(self, row: Axes, dropped: Sequence[_Tried]) -> Choice:
         experts, ep = self.model.experts, row["ep"]
-        because = f"{experts} experts, at most {EXPERTS_A_GPU} a GPU; {self._held(ep) / 1e9:.1f} G parameters are left"
+        because = f"{experts // ep} of {experts} experts a GPU; {self._held(ep) / 1e9:.1f} G parameters are left"
         return Choice("EP", f"EP {ep}", because + self._because("ep", ep, self._start()[0], dropped))
 
     def _tensor_choice(self, row: Axes, dropped: Sequence[_Tried]) -> Choice:

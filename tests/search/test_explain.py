@@ -100,6 +100,29 @@ def test_every_row_has_a_figure_and_a_correction_has_a_reason(explain: Explain) 
             assert row["why"] or row["corrected"] is None, row["name"]
 
 
+def test_a_layout_whose_experts_do_not_divide_is_explained(explain: Explain) -> None:
+    """8 expert ranks on 36 data-parallel ones: no TP or PP beside this one has a legal layout, and none is claimed."""
+    argv = (
+        "explain",
+        "mixtral-8x22b",
+        "hgx-h800",
+        "--gpus",
+        "72",
+        "--pp",
+        "2",
+        "--tp",
+        "4",
+        "--ep",
+        "8",
+        "--zero",
+        "0",
+    )
+    code, found = explain(*argv)
+    rows = {row["name"]: row for step in found["steps"] for row in step["rows"]}
+    assert code == 3
+    assert rows["min TP"]["model"] is None
+
+
 def test_the_text_is_at_most_120_columns_wide_and_its_columns_line_up(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([*JOB, "--tp", "8", "--pp", "4"]) == 0
     lines = capsys.readouterr().out.splitlines()

@@ -76,6 +76,13 @@ def test_experts_are_divided_four_to_a_gpu(plan: Run) -> None:
     assert (made["layout"]["tp"], made["layout"]["ep"]) == (1, 64)
 
 
+def test_fewer_gpus_than_four_experts_each_need_take_what_there_is(plan: Run) -> None:
+    """128 experts on 8 GPUs: EP 8 with 16 experts a GPU, not EP 1."""
+    code, made = plan("qwen3-30b-a3b", "dgx-h100", "8")
+    assert code == 0
+    assert made["layout"]["ep"] == 8
+
+
 def test_the_layout_is_the_one_that_explain_scores(plan: Run, capsys: pytest.CaptureFixture[str]) -> None:
     _, made = plan(*JOBS["70b"])
     layout = made["layout"]
