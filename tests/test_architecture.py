@@ -96,7 +96,10 @@ def test_the_import_guard_can_fail(tmp_path: Path, file: str, line: str) -> None
 
 @pytest.mark.parametrize(
     "argv",
-    [["--help"], ["--version"], *([name, "--help"] for name in ("search", "explain", "plan")), ["search", "--gpus", "0"]],
+    [
+        *(command.split() for command in ("--help", "--version", "search --help", "explain --help", "plan --help")),
+        ["search", "--gpus", "0"],
+    ],
 )
 def test_help_loads_nothing_heavy(argv: list[str]) -> None:
     assert not loaded_by(*argv) & set(HEAVY)
