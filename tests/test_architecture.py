@@ -97,7 +97,8 @@ def test_the_import_guard_can_fail(tmp_path: Path, file: str, line: str) -> None
 @pytest.mark.parametrize(
     "argv",
     [
-        *(command.split() for command in ("--help", "--version", "search --help", "explain --help", "plan --help")),
+        *(f"{command} --help".split() for command in ("", "search", "explain", "why", "plan")),
+        ["--version"],
         ["search", "--gpus", "0"],
     ],
 )
