@@ -17,7 +17,7 @@ from costmodel.layouts import Layouts
 from costmodel.model import load_model
 from costmodel.problem import Problem, Workload
 from costmodel.profile import load_profile
-from hardware.catalog import load_cluster
+from hardware.catalog import load_cluster, load_gpu
 
 ROWS = 65_536
 REPEATS = 7
@@ -71,7 +71,7 @@ def _problem() -> Problem:
     return Problem(
         model=load_model("llama-3.1-70b"),
         cluster=load_cluster("dgx-h100"),
-        profile=load_profile("megatron").on("H100-SXM"),
+        profile=load_profile("megatron").on(load_gpu("H100-SXM")),
         workload=workload,
     )
 

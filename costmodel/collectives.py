@@ -51,13 +51,17 @@ def collective(
     return seconds
 
 
-def point_to_point(cluster: Cluster, volume: Column, stride: Column, *, network: float = 1.0) -> Column:
-    """Seconds to send `volume` bytes to the rank `stride` further on in the rank order."""
+def point_to_point(cluster: Cluster, volume: Column, size: Column, stride: Column, *, network: float = 1.0) -> Column:
+    """Seconds of the slowest hop along a chain or ring of `size` ranks that lie `stride` apart, `volume` bytes each.
+
+    A chain that does not fit into one domain crosses its border somewhere, and a pipeline or ring goes no faster than
+    its slowest hop. A chain of one sends nothing.
+    """
     two = np.full_like(stride, 2.0)
     seconds = np.zeros_like(stride)
-    missing = np.ones_like(stride)
+    missing = 1.0 * (size > 1.0)
     for number, level in enumerate(cluster.levels):
-        holds = missing * (members(level, two, stride) > 1.0)
+        holds = missing * (members(level, size, stride) >= size)
         share = 1.0 if number == 0 else network
         seconds = seconds + holds * _link_seconds(level, "p2p", volume, volume, two, share)
         missing = missing - holds

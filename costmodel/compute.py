@@ -25,6 +25,9 @@ ATTENTION_BACKWARD = 2.5
 TILE = 128.0
 HALF_TILES = 200.0
 """Blocks of 128 queries and one head at which fused attention reaches half of its rate (8 heads at 4k: 0.16/0.40)."""
+CAST_BYTES = 3.0
+"""HBM bytes per element of a GEMM's input that its cast to fewer bits moves beyond the producing kernel's own: a copy by
+row and one by column are written, and one of them is read from 16 bits."""
 CE_BYTES = 10.0
 """HBM bytes per logit that the fused cross entropy moves, at a third of the bandwidth."""
 
@@ -126,7 +129,7 @@ def gemm_seconds(problem: Problem, gemm: Gemm, *, wgrad: bool = False) -> Column
     low = problem.workload.precision in LOW_PRECISIONS
     table = gpu.gemm[problem.profile.fp8_recipe if low else "bf16"]
     peak = gpu.peak[problem.workload.precision]
-    share = rates.gemm_fp8 if low else rates.gemm
+    share = rates.gemm_fp4 if problem.workload.precision == "nvfp4" else rates.gemm_fp8 if low else rates.gemm
     if gemm.grouped:
         share = share * (rates.grouped_wgrad if wgrad else rates.grouped_gemm)
     flops = 2.0 * gemm.m * gemm.n * gemm.k * gemm.groups
@@ -215,13 +218,16 @@ def _elementwise(problem: Problem, shape: Shape, *, moe: bool) -> Column:
     model = problem.model
     norms = (2 * 4 + 2 * 6) * model.hidden / shape.norm_split
     rope = 4.0 * (model.heads + model.kv_heads) * model.qk_head_dim / shape.tp
+    cast = CAST_BYTES * (problem.workload.precision in LOW_PRECISIONS)
+    inputs = cast * (2.0 * model.hidden + model.heads * model.value_head_dim / shape.tp)
+    activation = SWIGLU_WORK + cast
     if not moe:
-        return shape.tokens * (norms + rope + SWIGLU_WORK * model.ffn_hidden / shape.tp)
+        return shape.tokens * (norms + rope + inputs + activation * model.ffn_hidden / shape.tp)
     k = model.experts_per_token
-    routed = SWIGLU_WORK * k * model.expert_ffn_hidden * problem.workload.expert_load
+    routed = activation * k * model.expert_ffn_hidden * problem.workload.expert_load
     permute = 2.0 * (2.0 * k + 2.0) * model.hidden * 2.0
-    shared = SWIGLU_WORK * model.shared_ffn_hidden
-    return shape.tokens * (norms + rope + (routed + permute + shared) / shape.tp)
+    shared = activation * model.shared_ffn_hidden
+    return shape.tokens * (norms + rope + inputs + (routed + permute + shared) / shape.tp)
 
 
 KERNELS = {"attention": 8.0, "mlp": 6.0, "moe": 24.0, "ring": 6.0}

@@ -10,11 +10,13 @@ from typing import Any, TypeVar
 from costmodel.layouts import SCHEDULES
 from costmodel.quantity import quantity
 from hardware.errors import InputError
+from hardware.gpu import Gpu
 from hardware.reader import Provenance, Table, did_you_mean
 
 R = TypeVar("R", "TimeRates", "MemoryRates")
 
 DATA = Path(__file__).parent / "profiles"
+FITTED = DATA / "fitted"
 
 MODULES: tuple[str, ...] = (
     "layernorm",
@@ -44,6 +46,7 @@ class TimeRates:
 
     gemm: float = quantity("sustained share of the GPU's measured burst GEMM rate")
     gemm_fp8: float = quantity("the same for fp8 GEMMs, casts and scaling included")
+    gemm_fp4: float = quantity("the same for 4-bit GEMMs, of the fp8 table at the 4-bit peak")
     grouped_gemm: float = quantity("rate of a grouped GEMM over a dense one of the same rows, forward and dgrad")
     grouped_wgrad: float = quantity("the same for the weight gradient, which accumulates into fp32")
     attention_forward: float = quantity("share of the bf16 peak on causal FLOPs, fused attention, forward")
@@ -123,13 +126,16 @@ class Profile:
     moments_dtype: str
     time: TimeRates
     memory: MemoryRates
+    rates_of: str = ""
+    """GPU or architecture whose fitted rates these are; empty for the profile's own"""
     by_gpu: Mapping[str, tuple[TimeRates, MemoryRates]] = field(default_factory=dict)
     provenance: Mapping[str, Provenance] = field(default_factory=dict)
 
-    def on(self, gpu: str) -> Profile:
-        """The profile with the rates of this GPU, where the file has its own."""
-        time, memory = self.by_gpu.get(gpu, (self.time, self.memory))
-        return replace(self, time=time, memory=memory, by_gpu={})
+    def on(self, gpu: Gpu) -> Profile:
+        """The profile with the rates of this GPU, of its architecture, or its own, in this order of preference."""
+        key = next((name for name in (gpu.name, gpu.architecture) if name in self.by_gpu), "")
+        time, memory = self.by_gpu.get(key, (self.time, self.memory))
+        return replace(self, time=time, memory=memory, rates_of=key, by_gpu={})
 
     def recompute_code(self, name: str) -> int:
         """Index of a recompute set; `selective` is the recommended one. Raises InputError with the known names."""
@@ -161,7 +167,17 @@ def load_profile(name: str) -> Profile:
     base = load_profile(base_name) if base_name else None
     profile = _read(table, base, path.stem)
     table.finish()
-    return profile
+    fitted = FITTED / path.name
+    return _with_fitted(profile, fitted) if path.parent == DATA and fitted.is_file() else profile
+
+
+def _with_fitted(profile: Profile, path: Path) -> Profile:
+    """The profile with rates by GPU from a file that `meshscout calibrate` wrote."""
+    table = Table.load(path)
+    by_gpu = _by_gpu(table, profile.time, profile.memory)
+    table.text("base", profile.name, choices=(profile.name,))
+    table.finish()
+    return replace(profile, by_gpu=by_gpu, provenance={**profile.provenance, **table.sources})
 
 
 def _read(table: Table, base: Profile | None, name: str) -> Profile:
@@ -179,14 +195,7 @@ def _read(table: Table, base: Profile | None, name: str) -> Profile:
     values["recompute"] = _recompute(table, base)
     values["time"] = _rates(table.optional_table("time"), TimeRates, base.time if base else None, table)
     values["memory"] = _rates(table.optional_table("memory"), MemoryRates, base.memory if base else None, table)
-    values["by_gpu"] = dict(base.by_gpu) if base else {}
-    if gpus := table.optional_table("gpu"):
-        for gpu in gpus.keys():  # noqa: SIM118 (a Table is no dict)
-            own = gpus.table(gpu)
-            values["by_gpu"][gpu] = (
-                _rates(own.optional_table("time"), TimeRates, values["time"], own),
-                _rates(own.optional_table("memory"), MemoryRates, values["memory"], own),
-            )
+    values["by_gpu"] = _by_gpu(table, values["time"], values["memory"])
     values["provenance"] = {**(base.provenance if base else {}), **table.sources}
     profile = Profile(**values)
     for key, known in (("schedules", SCHEDULES), ("fp8_recipe", ("fp8", "fp8_block"))):
@@ -197,6 +206,19 @@ def _read(table: Table, base: Profile | None, name: str) -> Profile:
     profile.recompute_code(profile.selective)
     profile.recompute_code(profile.default_recompute)
     return profile
+
+
+def _by_gpu(table: Table, time: TimeRates, memory: MemoryRates) -> dict[str, tuple[TimeRates, MemoryRates]]:
+    """Rates of the GPUs (or architectures) that a file has tables for; what these leave out is `time` and `memory`."""
+    found = {}
+    if gpus := table.optional_table("gpu"):
+        for gpu in gpus.keys():  # noqa: SIM118 (a Table is no dict)
+            own = gpus.table(gpu)
+            found[gpu] = (
+                _rates(own.optional_table("time"), TimeRates, time, own),
+                _rates(own.optional_table("memory"), MemoryRates, memory, own),
+            )
+    return found
 
 
 def _recompute(table: Table, base: Profile | None) -> tuple[RecomputeSet, ...]:

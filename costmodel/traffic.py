@@ -88,7 +88,7 @@ def context_parallel(problem: Problem, shape: Shape) -> Column:
     model = problem.model
     heads = np.maximum((model.heads if model.attention == "mla" else model.kv_heads) / shape.tp, 1.0)
     hop = ACTIVATION * shape.tokens * heads * (model.qk_head_dim + model.value_head_dim)
-    one_hop = point_to_point(problem.cluster, hop, shape.tp, network=problem.profile.time.network)
+    one_hop = point_to_point(problem.cluster, hop, shape.cp, shape.tp, network=problem.profile.time.network)
     return (shape.cp - 1.0) * one_hop
 
 
@@ -177,7 +177,8 @@ def pipeline_send(problem: Problem, layouts: Layouts) -> Column:
     shape = Shape.of(problem, layouts)
     stride = shape.tp * shape.cp * layouts.dp.astype(np.float64)
     volume = ACTIVATION * shape.tokens * problem.model.hidden / shape.norm_split
-    return (layouts.pp > 1) * point_to_point(problem.cluster, volume, stride, network=problem.profile.time.network)
+    pp = layouts.pp.astype(np.float64)
+    return point_to_point(problem.cluster, volume, pp, stride, network=problem.profile.time.network)
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,6 +48,7 @@ class GemmTable:
 class Gpu:
     """One GPU. SI units: B, B/s, FLOP/s, W.
 
+    architecture       generation (ampere, hopper, blackwell ...): GPUs of one share measured rates; empty = alone
     memory             nominal HBM as the vendor prints it (80 GB = 80e9 B)
     usable_memory      what the driver leaves to the job. It can exceed `memory`: an "80 GB" H100 holds
                        80 GiB and leaves 79.1 GiB = 84.9e9 B
@@ -61,6 +62,7 @@ class Gpu:
 
     name: str
     summary: str = ""
+    architecture: str = ""
     memory: float
     usable_memory: float
     memory_bandwidth: float

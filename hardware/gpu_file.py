@@ -25,6 +25,7 @@ def read(table: Table) -> Gpu:
     """The GPU of a table, which may be a part of a cluster's file; the caller checks for unknown keys."""
     name = table.text("name", default=table.file.stem)
     summary = table.text("summary", default=name)
+    architecture = table.optional_text("architecture") or ""
     memory = table.number("memory", above=0, unit="B")
     usable = table.number("usable_memory", default=memory * _DEFAULT_USABLE_SHARE, above=0, unit="B")
     bandwidth = table.number("memory_bandwidth", above=0, unit="B/s")
@@ -40,7 +41,7 @@ def read(table: Table) -> Gpu:
     }
     with in_file(table):
         return Gpu(
-            name=name, summary=summary, memory=memory, usable_memory=usable, memory_bandwidth=bandwidth,
+            name=name, summary=summary, architecture=architecture, memory=memory, usable_memory=usable, memory_bandwidth=bandwidth,
             peak=peak, gemm=gemm, memory_efficiency=efficiency, power=power,
             provenance=defaults | inherited | table.sources,
         )  # fmt: skip

@@ -36,7 +36,7 @@ class Chosen:
 def read_problem(arguments: Namespace) -> Problem:
     """The problem that the arguments describe; defaults come from the model and the profile. Raises InputError."""
     model, cluster = load_model(arguments.model), load_cluster(arguments.cluster)
-    profile = load_profile(arguments.profile).on(cluster.gpu.name)
+    profile = load_profile(arguments.profile).on(cluster.gpu)
     if arguments.memory_margin is not None:
         raise InputError(f"memory-margin {arguments.memory_margin:g}: profile {profile.name} is not calibrated")
     seq_len, routed = arguments.seq_len or model.seq_len, arguments.routed_nodes
@@ -119,7 +119,7 @@ def stored_layout(path: str, rank: int) -> Chosen:
     problem = Problem(
         model=load_model(given["model"]),
         cluster=cluster,
-        profile=load_profile(given["profile"]).on(cluster.gpu.name),
+        profile=load_profile(given["profile"]).on(cluster.gpu),
         workload=Workload(**stored.provenance["workload"]),
     )
     for part in ("model", "cluster", "profile"):

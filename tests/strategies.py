@@ -34,7 +34,7 @@ def problem(
     """A problem of shipped parts with the command line's defaults; `job` are fields of Workload."""
     model = load_model(model) if isinstance(model, str) else model
     found = cluster(machine)
-    rates = profile(framework).on(found.gpu.name)
+    rates = profile(framework).on(found.gpu)
     if usable is not None:
         found = replace(found, gpu=replace(found.gpu, usable_memory=usable))
     job = {"seq_len": model.seq_len, "grad_dtype": rates.grad_dtype, "moments_dtype": rates.moments_dtype} | job

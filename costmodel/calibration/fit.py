@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.calibration.predict import batches
+from costmodel.calibration.predict import FIRST_STAGE, batches, of_kind
 from costmodel.calibration.runs import Run
 from costmodel.estimate import step_time
-from costmodel.profile import TimeRates
+from costmodel.layouts import Layouts
+from costmodel.memory import memory
+from costmodel.problem import Problem
+from costmodel.profile import MemoryRates, Profile, TimeRates
 
 Vector = NDArray[np.float64]
+Rates = TypeVar("Rates", TimeRates, MemoryRates)
+
+SCALE = 0.1
+"""Residuals of ln(predicted / measured) above this count linearly, not squared."""
+LEAST_RUNS = 5
+"""Fewer runs than this fit nothing: a profile's own rates stay."""
+VISIBLE = 2e-3
+"""A rate whose expected spread moves no run by this much (in ln) is not fitted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,15 +38,18 @@ class Knob:
     logarithmic: bool = True
 
     def to_scale(self, value: float) -> float:
+        """The value on the scale that is fitted."""
         return float(np.log(max(value, self.low))) if self.logarithmic else value
 
     def from_scale(self, value: float) -> float:
+        """Back from the fitted scale."""
         return float(np.exp(value)) if self.logarithmic else float(value)
 
 
-KNOBS: Mapping[str, Knob] = {
+TIME_KNOBS: Mapping[str, Knob] = {
     "gemm": Knob(0.3, 1.1, 0.15),
-    "gemm_fp8": Knob(0.3, 1.4, 0.2),
+    "gemm_fp8": Knob(0.3, 1.5, 0.2),
+    "gemm_fp4": Knob(0.3, 1.5, 0.2),
     "grouped_gemm": Knob(0.2, 1.2, 0.3),
     "grouped_wgrad": Knob(0.1, 1.2, 0.3),
     "attention_forward": Knob(0.05, 0.75, 0.3),
@@ -45,7 +59,6 @@ KNOBS: Mapping[str, Knob] = {
     "layer_floor": Knob(1e-5, 1e-2, 0.8),
     "tp_floor": Knob(1e-7, 5e-3, 2.0),
     "tp_overlap": Knob(0.0, 0.9, 0.25, False),
-    "cp_overlap": Knob(0.0, 0.95, 0.2, False),
     "ep_overlap": Knob(0.0, 0.95, 0.25, False),
     "dp_overlap": Knob(0.0, 1.0, 0.25, False),
     "pp_overlap": Knob(0.0, 1.0, 0.25, False),
@@ -53,76 +66,171 @@ KNOBS: Mapping[str, Knob] = {
     "straggler": Knob(0.0, 0.03, 0.004, False),
     "step_fixed": Knob(1e-3, 2.0, 1.0),
 }
-
-
-class Predictor:
-    """Predicted step times of runs under any time rates."""
-
-    def __init__(self, runs: Sequence[Run]) -> None:
-        self.runs = tuple(runs)
-        self.batches = batches(self.runs)
-
-    @cached_property
-    def measured(self) -> Vector:
-        """ln of measured step times."""
-        return np.log([run.step_time or np.nan for run in self.runs])
-
-    def __call__(self, rates: TimeRates) -> Vector:
-        """ln of predicted step times in the order of the runs."""
-        found = np.empty(len(self.runs))
-        for batch in self.batches:
-            problem = replace(batch.problem, profile=replace(batch.problem.profile, time=rates))
-            stages = problem.split(np.unique(batch.layouts.pp).tolist())
-            found[batch.rows] = np.log(step_time(problem, batch.layouts, stages).total)
-        return found
+MEMORY_KNOBS: Mapping[str, Knob] = {
+    "logit_bytes": Knob(1.0, 16.0, 0.4),
+    "mlp_saved": Knob(4.0, 8.0, 0.15),
+    "gathered_input": Knob(0.0, 4.0, 1.0, False),
+    "reserved_ratio": Knob(0.85, 1.4, 0.06),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
-    """Fitted rates, how many runs they rest on, and the residuals ln(predicted / measured) before and after."""
+    """Rates after a fit; `moved` are those that the runs identify, `before` and `after` ln(predicted / measured)."""
 
-    rates: TimeRates
-    fitted: tuple[str, ...]
-    runs: int
+    rates: TimeRates | MemoryRates
+    moved: tuple[str, ...]
     before: Vector
     after: Vector
 
 
-def fit_time(runs: Sequence[Run], start: TimeRates, names: Sequence[str]) -> Fit:
-    """Rates named by `names`, fitted to the step times of `runs`; each stays near `start` unless the runs move it.
+class Predictor:
+    """ln(predicted / measured) of runs, under any rates of one kind."""
 
-    Minimises a robust sum (soft L1, scale 0.1) of ln(predicted / measured) and of each rate's move from `start` over
-    its expected spread. Needs SciPy (`meshscout[calibrate]`).
+    def __init__(self, runs: Sequence[Run], kind: type[TimeRates] | type[MemoryRates]) -> None:
+        self.runs, self.kind = tuple(runs), kind
+        self.batches = batches(self.runs)
+        value = [run.step_time if kind is TimeRates else run.memory for run in self.runs]
+        self.measured: Vector = np.log(np.array(value, dtype=np.float64))
+
+    def __call__(self, rates: TimeRates | MemoryRates) -> Vector:
+        found = np.empty(len(self.runs))
+        name = "time" if self.kind is TimeRates else "memory"
+        for batch in self.batches:
+            changed: Profile = replace(batch.problem.profile, **{name: rates})  # type: ignore[arg-type]
+            problem = replace(batch.problem, profile=changed)
+            score = self._seconds if self.kind is TimeRates else self._bytes
+            found[batch.rows] = score(problem, batch.layouts, batch.rows)
+        return np.log(found) - self.measured
+
+    def _seconds(self, problem: Problem, layouts: Layouts, rows: NDArray[np.int64]) -> Vector:
+        total: Vector = step_time(problem, layouts, problem.split(np.unique(layouts.pp).tolist())).total
+        return total
+
+    def _bytes(self, problem: Problem, layouts: Layouts, rows: NDArray[np.int64]) -> Vector:
+        stages = problem.split(np.unique(layouts.pp).tolist())
+        seen = memory(problem, layouts, stages.first() if problem.profile.name in FIRST_STAGE else stages)
+        return np.array([of_kind(seen, self.runs[row].memory_kind)[i] for i, row in enumerate(rows.tolist())])
+
+
+def fit(runs: Sequence[Run], start: Rates, *, tight: float = 1.0) -> Fit:
+    """Rates fitted to `runs`; each stays near `start` unless the runs move it.
+
+    Minimises a robust sum (soft L1 of scale SCALE) of ln(predicted / measured) and of each rate's move from `start`
+    over its expected spread times `tight`. Rates that no run shows are left. Needs SciPy (`meshscout[calibrate]`).
     """
     from scipy.optimize import least_squares
 
-    predictor = Predictor(runs)
-    knobs = [KNOBS[name] for name in names]
+    known = TIME_KNOBS if isinstance(start, TimeRates) else MEMORY_KNOBS
+    predictor = Predictor(runs, type(start))
+    before = predictor(start)
+    names = _visible(predictor, start, known, before)
+    knobs = [known[name] for name in names]
     first = np.array([knob.to_scale(getattr(start, name)) for name, knob in zip(names, knobs, strict=True)])
-    spread = np.array([knob.spread for knob in knobs])
+    spread = tight * np.array([knob.spread for knob in knobs])
     low = np.array([knob.to_scale(knob.low) for knob in knobs])
     high = np.array([knob.to_scale(knob.high) for knob in knobs])
 
-    def rates(x: Vector) -> TimeRates:
+    def rates(x: Vector) -> Rates:
         return replace(start, **{n: k.from_scale(v) for n, k, v in zip(names, knobs, x, strict=True)})
 
     def residuals(x: Vector) -> Vector:
-        own = predictor(rates(x)) - predictor.measured
-        robust = np.sign(own) * np.sqrt(2 * (np.sqrt(1 + (own / SCALE) ** 2) - 1))
+        off = predictor(rates(x)) / SCALE
+        robust = np.sign(off) * np.sqrt(2.0 * (np.sqrt(1.0 + off**2) - 1.0))
         found: Vector = np.concatenate([robust, (x - first) / spread])
         return found
 
+    if not names:
+        return Fit(rates=start, moved=(), before=before, after=before)
     inside = np.clip(first, low + 1e-6 * (high - low), high - 1e-6 * (high - low))
-    result = least_squares(residuals, inside, bounds=(low, high), diff_step=1e-3, x_scale=spread, max_nfev=30)
-    best = rates(result.x)
-    before, after = predictor(start) - predictor.measured, predictor(best) - predictor.measured
-    return Fit(rates=best, fitted=tuple(names), runs=len(runs), before=before, after=after)
+    best = least_squares(residuals, inside, bounds=(low, high), diff_step=1e-3, x_scale=spread, max_nfev=20)
+    return Fit(rates=rates(best.x), moved=tuple(names), before=before, after=predictor(rates(best.x)))
 
 
-SCALE = 0.1
-"""Residuals above a tenth count linearly."""
+def _visible(
+    predictor: Predictor, start: TimeRates | MemoryRates, known: Mapping[str, Knob], before: Vector
+) -> list[str]:
+    """Rates that some run shows: moved by half of their spread either way they change a prediction."""
+    names = []
+    for name, knob in known.items():
+        at = knob.to_scale(getattr(start, name))
+        low, high = knob.to_scale(knob.low), knob.to_scale(knob.high)
+        moved = [np.clip(at + sign * 0.5 * knob.spread, low, high) for sign in (-1.0, 1.0)]
+        tried = [predictor(replace(start, **{name: knob.from_scale(float(value))})) for value in moved]
+        if max(np.abs(each - before).max() for each in tried) > VISIBLE:
+            names.append(name)
+    return names
 
 
-def rate_names() -> tuple[str, ...]:
-    """Every rate that may be fitted."""
-    return tuple(field.name for field in fields(TimeRates) if field.name in KNOBS)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """What was fitted for one GPU or architecture of a profile."""
+
+    key: str
+    runs: int
+    sources: tuple[str, ...]
+    time: Fit | None
+    memory: Fit | None
+
+
+def calibrate(runs: Sequence[Run], profile: Profile) -> list[Calibration]:
+    """Fits for each architecture and, closer to these, for each GPU of it that has enough runs.
+
+    A GPU with few runs keeps its architecture's rates, an architecture with few the profile's own.
+    """
+    usable = [run for run in runs if not run.oom and run.trust != "low"]
+    found = []
+    for key, group in _grouped(usable, lambda run: run.problem.cluster.gpu.architecture).items():
+        whole = _calibration(key, group, profile.time, profile.memory, 1.0)
+        if whole is None:
+            continue
+        found.append(whole)
+        time = whole.time.rates if whole.time else profile.time
+        room = whole.memory.rates if whole.memory else profile.memory
+        by_gpu = _grouped(group, lambda run: run.problem.cluster.gpu.name)
+        for gpu, own in by_gpu.items():
+            if len(by_gpu) > 1 and (part := _calibration(gpu, own, time, room, 0.5)):  # type: ignore[arg-type]
+                found.append(part)
+    return found
+
+
+def _calibration(key: str, runs: Sequence[Run], time: TimeRates, room: MemoryRates, tight: float) -> Calibration | None:
+    timed = [run for run in runs if run.step_time]
+    sized = [run for run in runs if run.memory]
+    by_time = fit(timed, time, tight=tight) if len(timed) >= LEAST_RUNS else None
+    by_size = fit(sized, room, tight=tight) if len(sized) >= LEAST_RUNS else None
+    if by_time is None and by_size is None:
+        return None
+    used = (timed if by_time else []) + (sized if by_size else [])
+    return Calibration(
+        key=key,
+        runs=len({run.id for run in used}),
+        sources=tuple(sorted({run.source for run in used})),
+        time=by_time,
+        memory=by_size,
+    )
+
+
+def _grouped(runs: Sequence[Run], key: Callable[[Run], str]) -> dict[str, list[Run]]:
+    groups: dict[str, list[Run]] = {}
+    for run in runs:
+        groups.setdefault(key(run), []).append(run)
+    return dict(sorted(groups.items()))
+
+
+def to_toml(profile: str, found: Sequence[Calibration], file: str) -> str:
+    """The text of a profile file: `base` and each fitted rate with what it rests on."""
+    lines = [f"# Rates fitted by `meshscout calibrate {file}`. Do not edit: run it again.", f'base = "{profile}"', ""]
+    for it in found:
+        for kind, part in (("time", it.time), ("memory", it.memory)):
+            if part is None or not part.moved:
+                continue
+            error = float(np.mean(np.abs(np.expm1(part.after))))
+            basis = f"{len(part.after)} runs of {len(it.sources)} sources, mean error {error:.1%}"
+            lines.append(f"[gpu.{it.key}.{kind}]")
+            for rate in fields(part.rates):
+                if rate.name in part.moved:
+                    value = float(f"{getattr(part.rates, rate.name):.4g}")
+                    lines.append(f'{rate.name} = {{ value = {value!r}, tag = "fitted", source = "{basis}" }}')
+            lines.append("")
+    return "\n".join(lines)

@@ -83,14 +83,15 @@ def _predict(runs: Sequence[Run]) -> list[Prediction]:
             found[row] = Prediction(
                 run=runs[row],
                 step_time=float(cost.step_time[place]),
-                memory=float(_of_kind(seen, runs[row].memory_kind)[place]),
+                memory=float(of_kind(seen, runs[row].memory_kind)[place]),
                 need=float(cost.memory_total[place]),
                 term=terms[place],
             )
     return [found[row] for row in range(len(runs))]
 
 
-def _of_kind(needed: Memory, kind: str) -> NDArray[np.float64]:
+def of_kind(needed: Memory, kind: str) -> NDArray[np.float64]:
+    """Memory as PyTorch's allocator counts it (allocated, reserved) or as nvidia-smi shows it, B."""
     if kind == "allocated":
         return needed.allocated
     return needed.total if kind == "nvidia-smi" else needed.reserved

@@ -37,6 +37,9 @@ FRAMEWORKS: tuple[tuple[str, str], ...] = (
 FALLBACK = "torchtitan"
 """Profile of a framework that is not listed: PyTorch FSDP is what most of them build on."""
 
+SLOW_BUSBW = 440.0
+"""GB/s inside a node below which nanotron's machines were in their slow state."""
+
 REQUIRED = ("model", "hidden", "layers", "heads", "vocab", "gpu", "gpus", "framework", "gbs", "mbs", "seq")
 GIB = float(2**30)
 _profile, _cluster, _model = lru_cache(load_profile), lru_cache(load_cluster), lru_cache(load_model)
@@ -96,7 +99,7 @@ def run_of(row: Mapping[str, str]) -> Run:
     if absent := [name for name in REQUIRED if not row.get(name)]:
         raise InputError(f"{', '.join(absent)} not stated")
     cluster = cluster_of(row)
-    profile = _with_recompute(_profile(profile_name(row["framework"])).on(cluster.gpu.name), row)
+    profile = _with_recompute(_profile(_state(row)).on(cluster.gpu), row)
     model = model_of(row)
     precision = row.get("precision") or "bf16"
     workload = Workload(
@@ -134,6 +137,14 @@ def profile_name(framework: str) -> str:
     """The profile that stands for a framework's name."""
     known = framework.lower()
     return next((profile for begins, profile in FRAMEWORKS if known.startswith(begins)), FALLBACK)
+
+
+def _state(row: Mapping[str, str]) -> str:
+    """The profile of a row: nanotron's sweep logged on some machines a slow state, NVLink near 425 instead of 458 GB/s,
+    in which each layer waits for the host in proportion to TP."""
+    name = profile_name(row["framework"])
+    logged = _number(row, "busbw_intra_gbs")
+    return "nanotron-slow" if name == "nanotron" and logged is not None and logged < SLOW_BUSBW else name
 
 
 def model_of(row: Mapping[str, str]) -> Model:

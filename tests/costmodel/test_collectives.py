@@ -90,6 +90,15 @@ def test_twice_the_bandwidth_halves_the_wire_and_never_costs(name, op, volume, s
 
 def test_point_to_point_uses_the_level_that_its_distance_crosses():
     dgx = load_cluster("dgx-h100")
-    near, far = point_to_point(dgx, column(1e9, 1e9), column(1, 8))
+    near, far = point_to_point(dgx, column(1e9, 1e9), column(2, 2), column(1, 8))
     assert near == pytest.approx(1e9 / 450e9, rel=0.7)
     assert far == pytest.approx(1e9 / 50e9, rel=0.15)
+
+
+def test_a_pipeline_that_leaves_its_node_goes_at_the_pace_of_the_network():
+    """Four stages four GPUs apart: two hops stay in a node, one does not, and sets the pace."""
+    dgx = load_cluster("dgx-h100")
+    inside, across, alone = point_to_point(dgx, column(1e9, 1e9, 1e9), column(2, 4, 1), column(4, 4, 4))
+    assert across == pytest.approx(1e9 / 50e9, rel=0.15)
+    assert inside < across / 4
+    assert alone == 0.0

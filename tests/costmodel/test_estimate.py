@@ -17,7 +17,7 @@ from hardware.catalog import load_cluster
 
 def problem(model: str, cluster: str, profile: str, gpus: int, **options) -> Problem:
     machine, trained = load_cluster(cluster), load_model(model)
-    framework = load_profile(profile).on(machine.gpu.name)
+    framework = load_profile(profile).on(machine.gpu)
     defaults = {
         "seq_len": trained.seq_len,
         "global_batch": 512,

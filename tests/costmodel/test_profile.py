@@ -3,6 +3,7 @@
 import pytest
 
 from costmodel.profile import load_profile, profile_names
+from hardware.catalog import load_gpu
 from hardware.errors import InputError
 
 
@@ -19,8 +20,8 @@ def test_a_profile_starts_from_its_base(tmp_path):
     own.write_text('base = "megatron"\n[time]\nstep_fixed = "1 s"\n[gpu.H100-SXM.time]\nkernel = "9 us"\n')
     mine, base = load_profile(str(own)), load_profile("megatron")
     assert (mine.name, mine.time.step_fixed, mine.time.gemm) == ("mine", 1.0, base.time.gemm)
-    assert mine.on("H100-SXM").time.kernel == 9e-6
-    assert mine.on("A100-SXM-80G").time.kernel == base.time.kernel
+    assert mine.on(load_gpu("H100-SXM")).time.kernel == 9e-6
+    assert mine.on(load_gpu("A100-SXM-80G")).time.kernel == base.time.kernel
 
 
 @pytest.mark.parametrize(

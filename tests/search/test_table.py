@@ -12,7 +12,7 @@ from costmodel.layouts import Layouts
 from costmodel.model import load_model
 from costmodel.problem import Problem, Workload
 from costmodel.profile import load_profile
-from hardware.catalog import load_cluster
+from hardware.catalog import load_cluster, load_gpu
 from search import cli, table
 
 
@@ -21,7 +21,7 @@ def problem() -> Problem:
     return Problem(
         model=load_model("llama-3.1-8b"),
         cluster=load_cluster("dgx-h100"),
-        profile=load_profile("megatron").on("H100-SXM"),
+        profile=load_profile("megatron").on(load_gpu("H100-SXM")),
         workload=Workload(gpus=8, seq_len=8192, global_batch=512),
     )
 
