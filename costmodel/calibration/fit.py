@@ -156,7 +156,10 @@ def _visible(
         at = knob.to_scale(getattr(start, name))
         low, high = knob.to_scale(knob.low), knob.to_scale(knob.high)
         moved = [np.clip(at + sign * 0.5 * knob.spread, low, high) for sign in (-1.0, 1.0)]
-        tried = [predictor(replace(start, **{name: knob.from_scale(float(value))})) for value in moved]
+        tried = [
+            predictor(replace(start, **{name: knob.from_scale(float(value))}))  # type: ignore[arg-type]
+            for value in moved
+        ]
         if max(np.abs(each - before).max() for each in tried) > VISIBLE:
             names.append(name)
     return names
