@@ -23,7 +23,8 @@ class Workload:
     """The training job, apart from its layout.
 
     seq_len in tokens, global_batch in sequences; `expert_load` is the token count of the hottest expert rank over
-    the mean (>= 1); `routed_nodes` limits the nodes that a token's experts lie on (0 = no limit).
+    the mean (>= 1); `routed_nodes` limits the nodes that a token's experts lie on (0 = no limit);
+    `optimizer_offload` is the share of master weights and moments that lie in host memory (their time is not modelled).
     Raises InputError with the numbers when a value is out of range.
     """
 
@@ -35,6 +36,7 @@ class Workload:
     moments_dtype: str = "fp32"
     expert_load: float = 1.0
     routed_nodes: int = 0
+    optimizer_offload: float = 0.0
     flops_convention: str = "causal"
     mfu_peak: str = "bf16"
 
@@ -54,6 +56,8 @@ class Workload:
                 raise InputError(f"{name} {getattr(self, name)!r} is unknown; known: {', '.join(known)}")
         if not 1.0 <= self.expert_load <= 1e6:
             raise InputError(f"expert_load is hottest rank over mean and at least 1, got {self.expert_load!r}")
+        if not 0.0 <= self.optimizer_offload <= 1.0:
+            raise InputError(f"optimizer_offload is a share from 0 to 1, got {self.optimizer_offload!r}")
         if self.routed_nodes < 0:
             raise InputError(f"routed_nodes must be 0 (no limit) or more, got {self.routed_nodes!r}")
 

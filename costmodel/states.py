@@ -35,7 +35,8 @@ def state_bytes(problem: Problem) -> StateBytes:
     gradient, moment = DTYPE_BYTES[work.grad_dtype], DTYPE_BYTES[work.moments_dtype]
     unscaled = 4.0 if work.precision == "fp16" and gradient < 4.0 else 0.0
     copies = problem.profile.memory.fp8_weight_copies * STORED_BYTES.get(work.precision, 0.0)
-    return StateBytes(problem.profile.memory.weight_bytes, 2.0, copies, gradient, 4.0 + 2.0 * moment + unscaled)
+    resident = 1.0 - work.optimizer_offload
+    return StateBytes(problem.profile.memory.weight_bytes, 2.0, copies, gradient, resident * (4.0 + 2.0 * moment + unscaled))
 
 
 @dataclass(frozen=True, slots=True)

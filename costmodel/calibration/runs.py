@@ -99,7 +99,7 @@ def run_of(row: Mapping[str, str]) -> Run:
     if absent := [name for name in REQUIRED if not row.get(name)]:
         raise InputError(f"{', '.join(absent)} not stated")
     cluster = cluster_of(row)
-    profile = _with_recompute(_profile(_state(row)).on(cluster.gpu), row)
+    profile = _as_run(_profile(_state(row)).on(cluster.gpu), row)
     model = model_of(row)
     precision = row.get("precision") or "bf16"
     workload = Workload(
@@ -110,6 +110,7 @@ def run_of(row: Mapping[str, str]) -> Run:
         grad_dtype=profile.grad_dtype,
         moments_dtype=profile.moments_dtype,
         routed_nodes=model.routed_nodes,
+        optimizer_offload=1.0 if re.search(r"CPU Adam\w* offload", row.get("overlap_flags", "")) else 0.0,
     )
     problem = Problem(model=model, cluster=cluster, profile=profile, workload=workload)
     measured = _number(row, "step_time_s")
@@ -255,8 +256,13 @@ def _sequence_parallel(row: Mapping[str, str], profile: Profile) -> bool:
     return row["sp"] == "1" if row.get("sp") else profile.sequence_parallel
 
 
-def _with_recompute(profile: Profile, row: Mapping[str, str]) -> Profile:
-    """The profile with what ran as its second recompute set, so that any choice of modules can be predicted."""
+def _as_run(profile: Profile, row: Mapping[str, str]) -> Profile:
+    """The profile with what ran as its second recompute set, so that any choice of modules can be predicted.
+
+    Liger's cross entropy computes the logits in chunks with the head and keeps none.
+    """
+    if "Liger" in row.get("framework", "") + row.get("overlap_flags", ""):
+        profile = replace(profile, memory=replace(profile.memory, logit_bytes=0.0))
     modules = _modules(row)
     if not modules:
         return profile
