@@ -13,7 +13,7 @@ from hardware.errors import InputError
 from hardware.gpu import Gpu
 from hardware.reader import Provenance, Table, did_you_mean
 
-R = TypeVar("R", "TimeRates", "MemoryRates")
+R = TypeVar("R", "TimeRates", "MemoryRates", "Interval")
 
 DATA = Path(__file__).parent / "profiles"
 FITTED = DATA / "fitted"
@@ -98,6 +98,16 @@ class MemoryRates:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Interval:
+    """Measured over predicted, at the ends of the central 80 % of runs that were not fitted."""
+
+    time_low: float = quantity("10th percentile of measured over predicted step time")
+    time_high: float = quantity("90th percentile of measured over predicted step time")
+    memory_low: float = quantity("10th percentile of measured over predicted memory")
+    memory_high: float = quantity("90th percentile of measured over predicted memory")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
     """A training framework on a GPU; read from TOML, every rate with its tag and source."""
 
@@ -114,8 +124,14 @@ class Profile:
     selective: str
     default_recompute: str
     fp8_recipe: str
+    tensor_parallel: bool
+    pipeline_parallel: bool
     kv_replication: bool
     expert_tensor_parallel: bool
+    ep_spans_cp_tp: bool
+    """whether an expert group is made of whole context and tensor-parallel groups, inside a shard group"""
+    hsdp_with_ep_and_tp: bool
+    """whether shard groups below DP x CP go with expert and tensor parallelism together"""
     context_parallel: bool
     sequence_parallel: bool
     shard_groups: bool
@@ -126,6 +142,7 @@ class Profile:
     moments_dtype: str
     time: TimeRates
     memory: MemoryRates
+    interval: Interval
     rates_of: str = ""
     """GPU or architecture whose fitted rates these are; empty for the profile's own"""
     by_gpu: Mapping[str, tuple[TimeRates, MemoryRates]] = field(default_factory=dict)
@@ -151,7 +168,7 @@ def profile_names() -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in DATA.glob("*.toml")))
 
 
-def load_profile(name: str) -> Profile:
+def load_profile(name: str, *, fitted: bool = True) -> Profile:
     """A shipped profile by name or a TOML file by path; `base` in a file names the profile it starts from.
 
     Raises InputError, one line, for an unknown name, key or value.
@@ -167,8 +184,8 @@ def load_profile(name: str) -> Profile:
     base = load_profile(base_name) if base_name else None
     profile = _read(table, base, path.stem)
     table.finish()
-    fitted = FITTED / path.name
-    return _with_fitted(profile, fitted) if path.parent == DATA and fitted.is_file() else profile
+    by_gpu = FITTED / path.name
+    return _with_fitted(profile, by_gpu) if fitted and path.parent == DATA and by_gpu.is_file() else profile
 
 
 def _with_fitted(profile: Profile, path: Path) -> Profile:
@@ -195,6 +212,7 @@ def _read(table: Table, base: Profile | None, name: str) -> Profile:
     values["recompute"] = _recompute(table, base)
     values["time"] = _rates(table.optional_table("time"), TimeRates, base.time if base else None, table)
     values["memory"] = _rates(table.optional_table("memory"), MemoryRates, base.memory if base else None, table)
+    values["interval"] = _rates(table.optional_table("interval"), Interval, base.interval if base else None, table)
     values["by_gpu"] = _by_gpu(table, values["time"], values["memory"])
     values["provenance"] = {**(base.provenance if base else {}), **table.sources}
     profile = Profile(**values)
@@ -240,7 +258,7 @@ def _rates(table: Table | None, kind: type[R], base: R | None, outer: Table) -> 
     """Rates by name; `base` gives those that the table leaves out."""
     if table is None:
         if base is None:
-            raise outer.error("time" if kind is TimeRates else "memory", "is missing")
+            raise outer.error(_TABLES[kind], "is missing")
         return base
     values = {}
     for rate in fields(kind):
@@ -249,11 +267,13 @@ def _rates(table: Table | None, kind: type[R], base: R | None, outer: Table) -> 
     return kind(**values)
 
 
+_TABLES: dict[type, str] = {TimeRates: "time", MemoryRates: "memory", Interval: "interval"}
 _TEXTS = (
     "framework", "summary", "source", "default_schedule", "selective", "default_recompute", "fp8_recipe",
     "grad_dtype", "moments_dtype",
 )  # fmt: skip
 _FLAGS = (
-    "kv_replication", "expert_tensor_parallel", "context_parallel", "sequence_parallel", "shard_groups",
-    "embedding_loss_as_layers", "microbatches_divide_pp", "gradients_in_step",
+    "tensor_parallel", "pipeline_parallel", "kv_replication", "expert_tensor_parallel", "ep_spans_cp_tp",
+    "hsdp_with_ep_and_tp", "context_parallel", "sequence_parallel", "shard_groups", "embedding_loss_as_layers",
+    "microbatches_divide_pp", "gradients_in_step",
 )  # fmt: skip

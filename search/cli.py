@@ -11,7 +11,17 @@ from dataclasses import asdict
 from io import TextIOWrapper
 
 from hardware.errors import InfeasibleError, InputError
-from search.options import Parser, add_explain, add_list, add_plan, add_search, add_why, command_line
+from search.options import (
+    Parser,
+    add_calibrate,
+    add_explain,
+    add_list,
+    add_plan,
+    add_search,
+    add_validate,
+    add_why,
+    command_line,
+)
 from search.version import VERSION
 
 DONE, FAULT, USAGE, INFEASIBLE, INTERRUPTED = 0, 1, 2, 3, 130
@@ -55,6 +65,8 @@ def _parser() -> Parser:
         ("explain", add_explain, _explain, "one layout in six steps, each figure with its formula"),
         ("why", add_why, _why, "which rules leave a request without a layout, and what to change"),
         ("plan", add_plan, _plan, "a layout by rule of thumb, each step with its reason, beside the search's best"),
+        ("validate", add_validate, _validate, "measured runs against predictions"),
+        ("calibrate", add_calibrate, _calibrate, "fit a profile's rates to measured runs"),
         ("list", add_list, _list, "what is shipped, with sources"),
     ):
         command = commands.add_parser(name, help=text)
@@ -146,6 +158,29 @@ def _plan(arguments: Namespace) -> int:
     if found.best is None:
         _say(f"no feasible layout; what to change says: {command_line('why', vars(arguments))}")
     return DONE if found.layout is not None or found.best is not None else INFEASIBLE
+
+
+def _validate(arguments: Namespace) -> int:
+    from search import measured
+
+    score, found = measured.score(arguments.runs, arguments.trust)
+    if arguments.predictions is not None:
+        measured.write_whole(arguments.predictions, measured.predictions_csv(found))
+        _say(f"wrote {arguments.predictions}: {len(found):,} predictions")
+    for row in score["skipped"]:
+        _say(f"skipped {row['id']}: {row['why']}")
+    print(json.dumps(score, indent=2) if arguments.json else "\n".join(measured.report(score, found, arguments.trust)))
+    return DONE
+
+
+def _calibrate(arguments: Namespace) -> int:
+    from search import measured
+
+    text, said = measured.fitted(arguments.runs, arguments.profile)
+    measured.write_whole(arguments.output, text)
+    print("\n".join(said))
+    _say(f"wrote {arguments.output}; use it with --profile {arguments.output}")
+    return DONE
 
 
 def _check_explain(arguments: Namespace) -> None:

@@ -204,3 +204,18 @@ def add_list(parser: argparse.ArgumentParser) -> None:
     parser.description = "List what is shipped, with the source of every number."
     parser.add_argument("kind", choices=("models", "clusters", "gpus", "profiles", "spaces"))
     parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def add_validate(parser: argparse.ArgumentParser) -> None:
+    """Options of `validate`."""
+    parser.add_argument("runs", metavar="RUNS.csv", help="a table of measured runs")
+    parser.add_argument("--predictions", metavar="FILE.csv", help="write a prediction for every run")
+    parser.add_argument("--trust", choices=("ok", "medium", "low"), default="ok", help="least trust of a run (ok)")
+    parser.add_argument("--json", action="store_true", help="print JSON in SI units")
+
+
+def add_calibrate(parser: argparse.ArgumentParser) -> None:
+    """Options of `calibrate`."""
+    parser.add_argument("runs", metavar="RUNS.csv", help="a table of measured runs")
+    parser.add_argument("-o", "--output", metavar="PROFILE.toml", required=True, help="the profile to write")
+    parser.add_argument("--profile", metavar="NAME", default="megatron", help="the profile to start from (megatron)")

@@ -24,6 +24,8 @@ SCALE = 0.1
 """Residuals of ln(predicted / measured) above this count linearly, not squared."""
 LEAST_RUNS = 5
 """Fewer runs than this fit nothing: a profile's own rates stay."""
+WORTH = 0.9
+"""A fit is kept if it lowers the mean error to less than this share of it."""
 VISIBLE = 2e-3
 """A rate whose expected spread moves no run by this much (in ln) is not fitted."""
 
@@ -200,8 +202,8 @@ def calibrate(runs: Sequence[Run], profile: Profile) -> list[Calibration]:
 def _calibration(key: str, runs: Sequence[Run], time: TimeRates, room: MemoryRates, tight: float) -> Calibration | None:
     timed = [run for run in runs if run.step_time]
     sized = [run for run in runs if run.memory]
-    by_time = fit(timed, time, tight=tight) if len(timed) >= LEAST_RUNS else None
-    by_size = fit(sized, room, tight=tight) if len(sized) >= LEAST_RUNS else None
+    by_time = _worth(fit(timed, time, tight=tight)) if len(timed) >= LEAST_RUNS else None
+    by_size = _worth(fit(sized, room, tight=tight)) if len(sized) >= LEAST_RUNS else None
     if by_time is None and by_size is None:
         return None
     used = (timed if by_time else []) + (sized if by_size else [])
@@ -212,6 +214,12 @@ def _calibration(key: str, runs: Sequence[Run], time: TimeRates, room: MemoryRat
         time=by_time,
         memory=by_size,
     )
+
+
+def _worth(found: Fit) -> Fit | None:
+    """The fit, unless it explains next to nothing: rates that were sourced otherwise stay then."""
+    before, after = (float(np.mean(np.abs(np.expm1(off)))) for off in (found.before, found.after))
+    return found if after < WORTH * before else None
 
 
 def _grouped(runs: Sequence[Run], key: Callable[[Run], str]) -> dict[str, list[Run]]:

@@ -39,6 +39,12 @@ class Prediction:
     term: str
 
     @property
+    def interval(self) -> tuple[float, float]:
+        """Central 80 % of the step time."""
+        span = self.run.problem.profile.interval
+        return self.step_time * span.time_low, self.step_time * span.time_high
+
+    @property
     def oom(self) -> bool:
         """Whether what must fit does not."""
         return self.need > self.run.problem.cluster.gpu.usable_memory
