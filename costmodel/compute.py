@@ -26,8 +26,8 @@ TILE = 128.0
 HALF_TILES = 200.0
 """Blocks of 128 queries and one head at which fused attention reaches half of its rate (8 heads at 4k: 0.16/0.40)."""
 CAST_BYTES = 3.0
-"""HBM bytes per element of a GEMM's input that its cast to fewer bits moves beyond the producing kernel's own: a copy by
-row and one by column are written, and one of them is read from 16 bits."""
+"""HBM bytes per element of a GEMM's input that its cast to fewer bits moves beyond the producing kernel's own: copies by
+row and by column are written, one of them from a second read."""
 CE_BYTES = 10.0
 """HBM bytes per logit that the fused cross entropy moves, at a third of the bandwidth."""
 

@@ -36,7 +36,8 @@ def state_bytes(problem: Problem) -> StateBytes:
     unscaled = 4.0 if work.precision == "fp16" and gradient < 4.0 else 0.0
     copies = problem.profile.memory.fp8_weight_copies * STORED_BYTES.get(work.precision, 0.0)
     resident = 1.0 - work.optimizer_offload
-    return StateBytes(problem.profile.memory.weight_bytes, 2.0, copies, gradient, resident * (4.0 + 2.0 * moment + unscaled))
+    optimizer = resident * (4.0 + 2.0 * moment + unscaled)
+    return StateBytes(problem.profile.memory.weight_bytes, 2.0, copies, gradient, optimizer)
 
 
 @dataclass(frozen=True, slots=True)

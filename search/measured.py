@@ -79,8 +79,7 @@ def accuracy(found: Sequence[Prediction]) -> list[tuple[str, str, Mapping[str, A
 
 
 def _accuracy(rows: Sequence[Prediction]) -> list[str]:
-    head = f"{'profile':<15} {'GPU':<14} {'step time':>9} {'mean':>7} {'median':>7} {'bias':>7}   {'memory':>6} {'mean':>7} {'bias':>7}"
-    lines = [head]
+    lines = ["profile         GPU            step time    mean  median    bias   memory    mean    bias"]
     for profile, gpu, part in accuracy(rows):
         time, room = part["step_time"], part["memory"]
         lines.append(
