@@ -10,7 +10,7 @@ from costmodel.layouts import SCHEDULES, Layouts
 from costmodel.memory import memory
 from costmodel.problem import Problem
 from costmodel.profile import Profile
-from search.space import divisors
+from search.space import divisors, possible_values
 
 LARGEST_MICRO_BATCH = 64
 
@@ -52,8 +52,9 @@ def largest_micro_batch(problem: Problem, layout: Layouts) -> int | None:
 def _with(problem: Problem, row: Mapping[str, int], axis: str, degree: int) -> dict[str, int] | None:
     """The row at another degree; None if the shape of the model or the job has no such layout."""
     found = dict(row) | {axis: degree}
-    others, gpus, model = found["tp"] * found["pp"] * found["cp"], problem.workload.gpus, problem.model
-    if gpus % others or model.heads % found["tp"] or found["pp"] > model.layers:
+    others, gpus = found["tp"] * found["pp"] * found["cp"], problem.workload.gpus
+    possible = possible_values(problem)
+    if gpus % others or any(found[name] not in possible[name] for name in ("tp", "pp")):
         return None
     found["dp"] = gpus // others
     found["dp_shard"] = found["dp"] * found["cp"]

@@ -20,7 +20,7 @@ from search.fitting import needs, usual_schedule
 from search.frontier import rows_of
 from search.rule import violations
 from search.rules import rules
-from search.space import SearchSpace, divisors, recompute_codes
+from search.space import SearchSpace, divisors, possible_values, recompute_codes
 
 EXPERTS_A_GPU = 4
 """As in the chapter's mixture of experts, 256 of them over 64 ranks."""
@@ -167,8 +167,12 @@ class _Process:
         return [n for n in divisors(self.gpus) if self.model.experts % n == 0] if self.model.is_moe else [1]
 
     def _tensors(self) -> list[int]:
-        """Degrees of TP that the heads allow within a node."""
-        return [n for n in divisors(self.gpus) if n <= self.node and self.model.heads % n == 0]
+        """Degrees of TP that heads and profile allow within a node."""
+        return [n for n in possible_values(self.problem)["tp"] if n <= self.node]
+
+    def _pipelines(self, tp: int) -> list[int]:
+        """Degrees of PP that layers and profile allow beside tp."""
+        return [n for n in possible_values(self.problem)["pp"] if self.gpus // tp % n == 0]
 
     def _stages(self, ep: int, tp: int) -> int:
         """PP of the rule of thumb."""
@@ -179,8 +183,9 @@ class _Process:
         first_ep, first_tp = self._start()
         for ep in (n for n in self._experts() if n >= first_ep):
             for tp in (n for n in self._tensors() if n >= first_tp):
-                for pp in divisors(self.gpus // tp):
-                    rows = self._sharded(ep, tp, pp) if pp >= min(self._stages(ep, tp), self.gpus // tp) else []
+                pipelines = self._pipelines(tp)
+                for pp in pipelines:
+                    rows = self._sharded(ep, tp, pp) if pp >= min(self._stages(ep, tp), pipelines[-1]) else []
                     if rows:
                         tried = _Tried(tuple(rows), tuple(needs(self.problem, rows)))
                         yield tried

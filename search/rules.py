@@ -35,6 +35,7 @@ def skeleton_rules(problem: Problem, space: SearchSpace) -> tuple[Rule, ...]:
         shape.sequence(problem),
         shape.experts(problem),
         shape.expert_group(problem),
+        shape.expert_tp(problem),
         shape.fp8_width(problem),
         _global_batch(problem),
         memory_floor(problem),
@@ -53,6 +54,8 @@ def inner_rules(problem: Problem, space: SearchSpace) -> tuple[Rule, ...]:
         shape.fp8_tokens(problem),
         _zero_with_pp(problem),
         _shard_group(problem),
+        shape.expert_span(problem),
+        shape.expert_hsdp(problem),
     )
 
 

@@ -132,6 +132,53 @@ def expert_group(problem: Problem) -> Rule:
     )
 
 
+def expert_tp(problem: Problem) -> Rule:
+    """Which degrees inside an expert go with tp, where the profile builds expert groups from whole tensor groups."""
+    bound = problem.model.is_moe and problem.profile.ep_spans_cp_tp
+
+    def ok(tp: Column, ep: Column, etp: Column) -> Column:
+        return np.asarray((etp == tp) | ((etp == 1) & (ep > 1)) | (not bound))
+
+    def because(tp: int, ep: int, etp: int) -> str:
+        choice = f"1 or tp {tp}" if ep > 1 else f"tp {tp} where ep is 1"
+        return f"profile {problem.profile.name} splits an expert over {choice}, not over etp {etp}"
+
+    return Rule("expert_tp", ("tp", "ep", "etp"), ok, because)
+
+
+def expert_span(problem: Problem) -> Rule:
+    """Expert groups of whole tp x cp groups within a shard group, where the profile builds them so."""
+    name, bound = problem.profile.name, problem.model.is_moe and problem.profile.ep_spans_cp_tp
+
+    def ok(tp: Column, cp: Column, ep: Column, etp: Column, dp_shard: Column) -> Column:
+        whole = (ep * etp % (cp * tp) == 0) & (dp_shard * tp % (ep * etp) == 0)
+        return np.asarray(whole | (ep == 1) | (not bound))
+
+    def because(tp: int, cp: int, ep: int, etp: int, dp_shard: int) -> str:
+        group = f"profile {name}: ep {ep} x etp {etp} = {ep * etp}"
+        if ep * etp % (cp * tp):
+            return f"{group} is not a multiple of cp {cp} x tp {tp} = {cp * tp}"
+        return f"{group} does not divide dp_shard {dp_shard} x tp {tp} = {dp_shard * tp}"
+
+    return Rule("expert_span", ("tp", "cp", "ep", "etp", "dp_shard"), ok, because)
+
+
+def expert_hsdp(problem: Problem) -> Rule:
+    """Shard groups below dp x cp beside experts and tensor parallelism, where the profile cannot launch them."""
+    name, allowed = problem.profile.name, problem.profile.hsdp_with_ep_and_tp
+
+    def ok(tp: Column, dp: Column, cp: Column, ep: Column, dp_shard: Column) -> Column:
+        return np.asarray((dp_shard == dp * cp) | (ep == 1) | (tp == 1) | allowed)
+
+    def because(tp: int, dp: int, cp: int, ep: int, dp_shard: int) -> str:
+        return (
+            f"profile {name} runs no shard groups (dp_shard {dp_shard} of {dp * cp} ranks) "
+            f"with ep {ep} and tp {tp} together"
+        )
+
+    return Rule("expert_hsdp", ("tp", "dp", "cp", "ep", "dp_shard"), ok, because)
+
+
 # -- fp8
 
 

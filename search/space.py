@@ -120,15 +120,16 @@ def possible_values(problem: Problem) -> dict[str, tuple[int, ...]]:
     cp = [n for n in gpus if n == 1 or workload.seq_len % (2 * n) == 0]
     experts = set(divisors(model.experts)) if model.is_moe else {1}
     etp = [n for n in gpus if model.expert_ffn_hidden % n == 0]
+    split = model.is_moe and profile.tensor_parallel and profile.expert_tensor_parallel
     return {
-        "tp": tuple(n for n in gpus if model.heads % n == 0),
-        "pp": tuple(n for n in gpus if n <= model.layers),
+        "tp": tuple(n for n in gpus if model.heads % n == 0) if profile.tensor_parallel else (1,),
+        "pp": tuple(n for n in gpus if n <= model.layers) if profile.pipeline_parallel else (1,),
         "vpp": tuple(range(1, model.layers + 1)) if interleaved else (1,),
         "dp": gpus,
         "dp_shard": (ALL_RANKS, *gpus) if profile.shard_groups else (ALL_RANKS,),
         "cp": tuple(cp) if profile.context_parallel else (1,),
         "ep": tuple(n for n in gpus if n in experts),
-        "etp": tuple(etp) if model.is_moe and profile.expert_tensor_parallel else (1,),
+        "etp": tuple(etp) if split else (1,),
         "zero_stage": tuple(sorted(profile.zero_stages)),
         "micro_batch": divisors(workload.global_batch),
         "recompute": recompute_codes(problem),

@@ -12,6 +12,7 @@ from costmodel.estimate import estimate
 from costmodel.layouts import SCHEDULES, Layouts
 from costmodel.model import load_model
 from costmodel.problem import Problem
+from hardware.errors import InputError
 from search import cli
 from search.engine import search
 from search.rule import violations
@@ -109,19 +110,30 @@ def test_experts_that_do_not_divide_are_named_first():
     assert broken(problem("deepseek-v3", gpus=64), tp=1, dp=64, ep=48)[0] == "experts"
 
 
-@pytest.mark.xfail(strict=True, reason="no rule: a profile cannot say that expert groups hold whole tp x cp groups")
 def test_torchtitan_puts_whole_tensor_and_context_groups_into_an_expert_group():
     """torchtitan #1660: ep % (cp x tp) = 0 and (dp_shard x cp x tp) % ep = 0."""
     case = problem("mixtral-8x7b", gpus=64, framework="torchtitan")
     assert broken(case, tp=2, cp=2, dp=16, ep=8, zero_stage=3, sequence_parallel=1) == []
-    assert broken(case, tp=2, cp=2, dp=16, ep=2, zero_stage=3, sequence_parallel=1) != []
+    assert broken(case, tp=2, cp=2, dp=16, ep=2, zero_stage=3, sequence_parallel=1) == ["expert_span"]
+    assert broken(case, tp=2, dp=32, dp_shard=4, ep=4, etp=2, zero_stage=3, sequence_parallel=1) == ["expert_hsdp"]
+    assert "expert_span" in broken(case, tp=2, dp=32, dp_shard=2, ep=8, zero_stage=3, sequence_parallel=1)
+    assert broken(case, tp=4, dp=16, ep=4, etp=2, zero_stage=3, sequence_parallel=1) == ["expert_tp"]
+    assert broken(case, tp=4, dp=16, zero_stage=3, sequence_parallel=1) == ["expert_tp"]
+    assert broken(case, tp=4, dp=16, etp=4, zero_stage=3, sequence_parallel=1) == []
 
 
-@pytest.mark.xfail(strict=True, reason="no rule: a profile cannot say that shard groups exclude experts with tp")
+def test_other_frameworks_place_experts_freely():
+    """The rules above are torchtitan's alone."""
+    case = problem("mixtral-8x7b", gpus=64)
+    assert broken(case, tp=2, cp=2, dp=16, ep=2, sequence_parallel=1) == []
+    assert broken(case, tp=2, dp=32, dp_shard=8, ep=8, sequence_parallel=1) == []
+
+
 def test_torchtitan_runs_no_shard_groups_with_experts_and_tensor_parallelism():
     """torchtitan #1529: HSDP with EP and TP."""
     case = problem("mixtral-8x7b", gpus=64, framework="torchtitan")
-    assert broken(case, tp=2, dp=32, dp_shard=8, ep=8, zero_stage=3, sequence_parallel=1) != []
+    assert broken(case, tp=2, dp=32, dp_shard=8, ep=8, zero_stage=3, sequence_parallel=1) == ["expert_hsdp"]
+    assert broken(case, tp=1, dp=64, dp_shard=8, ep=8, zero_stage=3) == []
 
 
 # -- divisibility
@@ -185,6 +197,17 @@ def test_zero_with_pipelines_is_the_frameworks_own(framework: str, allowed: tupl
     case = problem(gpus=64, framework=framework)
     refused = [stage for stage in range(4) if "zero_with_pp" in broken(case, pp=4, dp=16, zero_stage=stage)]
     assert set(refused) == set(range(4)) - set(allowed)
+
+
+@pytest.mark.parametrize(
+    ("framework", "axis", "only"), [("deepspeed", "tp", 1), ("llm-foundry", "tp", 1), ("llm-foundry", "pp", 1)]
+)
+def test_no_layout_splits_what_the_framework_cannot(framework: str, axis: str, only: int):
+    """DeepSpeed and llm-foundry have no tensor parallelism, llm-foundry no pipelines."""
+    case = problem(gpus=64, framework=framework)
+    assert load_space(case).axes[axis] == (only,)
+    with pytest.raises(InputError, match=f"{axis} 2: profile {framework} has 1"):
+        load_space(case, limits={axis: (2,)})
 
 
 # -- topology

@@ -120,3 +120,9 @@ def test_the_text_has_every_step_and_both_layouts(capsys: pytest.CaptureFixture[
         assert f". {name} " in out
     assert "#1 is the plan, #2 is the search's best" in out
     assert "the rule of thumb costs" in out
+
+
+def test_a_framework_without_tensor_parallelism_gets_a_plan_without_it(plan: Run) -> None:
+    code, made = plan("llama-3.1-70b", "dgx-h100", "64", "--profile", "llm-foundry")
+    assert code == 0
+    assert (made["layout"]["tp"], made["layout"]["pp"], made["layout"]["zero_stage"]) == (1, 1, 3)

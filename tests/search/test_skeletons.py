@@ -93,6 +93,7 @@ def test_a_rule_under_a_literal_can_be_switched_off() -> None:
         model.require(rule, literals[rule.name])
     solver = cp_model.CpSolver()
     solver.parameters.num_workers = 1
+    solver.parameters.catch_sigint_signal = False
     model.model.add_assumptions(list(literals.values()))
     assert solver.solve(model.model) == cp_model.INFEASIBLE
     model.model.clear_assumptions()
@@ -117,6 +118,7 @@ def test_world_size_is_a_product(gpus: int) -> None:
     found = skeletons._Collector([model.variables[axis] for axis in ("tp", "pp", "cp", "dp")])
     solver = cp_model.CpSolver()
     solver.parameters.num_workers = 1
+    solver.parameters.catch_sigint_signal = False
     solver.parameters.enumerate_all_solutions = True
     solver.solve(model.model, found)
     axes = [space.axes[axis] for axis in ("tp", "pp", "cp")]
