@@ -48,7 +48,8 @@ _LAYOUT = {
 }
 _TYPES = {"sequence_parallel": pa.bool_(), "layers_per_stage": pa.list_(pa.field("item", pa.int32(), nullable=False))}
 _TYPES |= dict.fromkeys(("recompute", "schedule", "precision"), pa.string())
-_UNITS = {"micro_batch": "sequences", "layers_per_stage": "layers"}
+_UNITS = {"micro_batch": "sequences", "layers_per_stage": "layers", "sequence_parallel": "true or false"}
+_UNITS |= dict.fromkeys(("recompute", "schedule", "precision"), "text")
 _HEADLINES = {
     "step_time": "step_time",
     "mfu": "mfu",
@@ -69,7 +70,11 @@ class Stored:
 
 
 def arrow_schema(provenance: Mapping[str, object] | None = None) -> pa.Schema:
-    """The schema: every column non-null, with `unit` and `meaning` in its metadata."""
+    """The schema: every column non-null, with `unit` and `meaning` in its metadata.
+
+    The file's own metadata holds them again, as JSON under `meshscout.columns`: pandas, DuckDB and polars show no
+    column's metadata.
+    """
     columns = [
         _field(name, _TYPES.get(name, pa.int64()), _UNITS.get(name, "1"), meaning) for name, meaning in _LAYOUT.items()
     ]
@@ -77,8 +82,14 @@ def arrow_schema(provenance: Mapping[str, object] | None = None) -> pa.Schema:
     columns += [_number(name, declared[source]) for name, source in _HEADLINES.items()]
     for prefix, tree in (("memory", Memory), ("time", Time)):
         columns += [_number(f"{prefix}_{part.name}", part.metadata) for part in fields(tree)]
-    text = json.dumps(provenance or {}, sort_keys=True, ensure_ascii=False)
-    return pa.schema(columns, metadata={f"{KEY}.schema_version": SCHEMA_VERSION, f"{KEY}.provenance": text})
+    units = {column.name: {key.decode(): text.decode() for key, text in column.metadata.items()} for column in columns}
+    told = json.dumps(units, ensure_ascii=False)  # in the order of the columns
+    metadata = {"schema_version": SCHEMA_VERSION, "provenance": _json(provenance or {}), "columns": told}
+    return pa.schema(columns, metadata={f"{KEY}.{name}": text for name, text in metadata.items()})
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, sort_keys=True, ensure_ascii=False)
 
 
 def _number(name: str, metadata: Mapping[str, str]) -> pa.Field:
@@ -145,8 +156,7 @@ def provenance(result: SearchResult, inputs: Mapping[str, object] | None = None)
 
 def fingerprint(part: Any) -> str:
     """SHA-256 of a dataclass's values as canonical JSON: changes when, and only when, a value changes."""
-    text = json.dumps(_plain(asdict(part)), sort_keys=True, ensure_ascii=False)
-    return hashlib.sha256(text.encode()).hexdigest()
+    return hashlib.sha256(_json(_plain(asdict(part))).encode()).hexdigest()
 
 
 def _plain(value: Any) -> Any:

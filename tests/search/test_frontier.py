@@ -96,6 +96,17 @@ def test_pandas_duckdb_and_polars_read_it(path: Path) -> None:
     assert json.loads(keys[b"meshscout.provenance"])["inputs"] == {"model": "llama-3.1-8b"}
 
 
+def test_units_and_meanings_reach_those_who_see_no_column_metadata(path: Path) -> None:
+    keys = dict(duckdb.sql(f"select key, value from parquet_kv_metadata('{path}')").fetchall())
+    by_duckdb = json.loads(keys[b"meshscout.columns"])
+    assert by_duckdb == json.loads(pl.read_parquet_metadata(path)["meshscout.columns"])
+    assert list(by_duckdb) == pd.read_parquet(path).columns.tolist()
+    assert (by_duckdb["memory"]["unit"], by_duckdb["step_time"]["unit"]) == ("B", "s")
+    assert by_duckdb["recompute"]["unit"] == by_duckdb["schedule"]["unit"] == by_duckdb["precision"]["unit"] == "text"
+    assert by_duckdb["sequence_parallel"]["unit"] == "true or false"
+    assert "headroom" in by_duckdb["rank"]["meaning"]
+
+
 def test_the_same_search_writes_the_same_bytes(path: Path, tmp_path: Path) -> None:
     again = tmp_path / "again.parquet"
     write_parquet(again, result(threads=2), {"model": "llama-3.1-8b"})
