@@ -19,6 +19,7 @@ _MOE = (
     "routed_nodes",
 )  # fmt: skip
 _HIGHEST = 10**9
+_OWN_SOURCE = "a file of the user's"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,9 +138,9 @@ def model_names() -> tuple[str, ...]:
 def load_model(name_or_path: str | Path, family: str | None = None) -> Model:
     """The model of a shipped name, a TOML file, a Hugging Face config.json or the folder that holds one.
 
-    A TOML file has the Model's fields as its keys. A shipped name wins over a file or folder of the same
-    name; write ./NAME for the latter. A config.json is read as a model of `family`, if given, whatever its
-    `model_type` says.
+    A TOML file has the Model's fields as its keys; `base` names the shipped model that gives those it leaves out, its
+    own name is by default that of the file. A shipped name wins over a file or folder of the same name; write ./NAME
+    for the latter. A config.json is read as a model of `family`, if given, whatever its `model_type` says.
     Raises InputError, one line that names the file, for anything that is not a valid model.
     """
     text, path = str(name_or_path), Path(name_or_path)
@@ -171,17 +172,21 @@ def _from_toml(path: Path) -> Model:
     table = Table.load(path)
     for field in fields(Model):
         table.has(field.name)
+    base = load_model(table.text("base", choices=model_names())) if table.has("base") else None
     table.finish()  # first: a misspelt key is a better message than the missing one it leaves
-    return _build(path, {field.name: _read(table, field) for field in fields(Model)})
+    usual = {field.name: getattr(base, field.name, field.default) for field in fields(Model)}
+    usual |= {"name": path.stem, "source": f"{base.name} and {_OWN_SOURCE}" if base else _OWN_SOURCE}
+    return _build(path, {field.name: _read(table, field, usual[field.name]) for field in fields(Model)})
 
 
-def _read(table: Table, field: Field[Any]) -> Any:
-    default = () if field.default is MISSING else (field.default,)
+def _read(table: Table, field: Field[Any], usual: Any) -> Any:
+    default = () if usual is MISSING else (usual,)
     if field.type is int:
         return table.integer(field.name, *default)
     if field.type == tuple[int, ...]:
-        values = table.numbers(field.name, minimum=0) if table.has(field.name) else ()
-        return tuple(int(value) if value == int(value) else value for value in values)
+        if not table.has(field.name) or table.raw(field.name) == []:
+            return () if table.has(field.name) else usual
+        return tuple(int(value) if value == int(value) else value for value in table.numbers(field.name, minimum=0))
     return table.flag(field.name, *default) if field.type is bool else table.text(field.name, *default)
 
 

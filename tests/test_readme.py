@@ -45,11 +45,26 @@ def modules(root: Path) -> set[str]:
     return found
 
 
-def test_the_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def blocks(kind: str) -> list[str]:
+    """The README's blocks of one kind."""
+    return re.findall(rf"^```{kind}\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+
+
+def test_the_commands_run_and_the_frontier_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its TOML files and its Python included."""
     monkeypatch.chdir(tmp_path)
+    names = re.findall(r"`(\w+\.toml)`", README)
+    for name, text in zip(names, blocks("toml"), strict=True):
+        Path(name).write_text(text)
     assert len(commands(README)) >= 2
     for arguments in commands(README):
         assert main(arguments) == 0, arguments
+    capsys.readouterr()
+    for code in blocks("python"):
+        exec(code, {})
+    assert capsys.readouterr().out.startswith("B ")
 
 
 def test_a_wrong_command_is_noticed() -> None:

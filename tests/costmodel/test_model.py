@@ -53,6 +53,24 @@ def test_shipped_models_carry_their_own_name_and_a_source() -> None:
         assert len(model.source) > 10
 
 
+def test_a_file_may_start_from_a_shipped_model(tmp_path: Path) -> None:
+    path = tmp_path / "deeper.toml"
+    path.write_text('base = "gpt-oss-20b"\nlayers = 48\nwindows = []\n')
+    base = load_model("gpt-oss-20b")
+    wanted = dataclasses.replace(
+        base, name="deeper", source="gpt-oss-20b and a file of the user's", layers=48, windows=()
+    )
+    assert load_model(path) == wanted
+    path.write_text('base = "gpt-oss-20b"\nname = "mine"\n')
+    assert load_model(path).windows == base.windows != ()
+    assert load_model(path).name == "mine"
+
+
+def test_a_file_needs_neither_name_nor_source(tmp_path: Path) -> None:
+    path = write_toml(tmp_path / "own.toml", {key: TINY[key] for key in TINY if key not in ("name", "source")})
+    assert load_model(path) == Model(**TINY | {"name": "own", "source": "a file of the user's"})
+
+
 def test_deepseek_v3_is_the_published_one() -> None:
     v3 = load_model("deepseek-v3")
     assert (v3.experts, v3.experts_per_token, v3.shared_experts, v3.expert_ffn_hidden) == (256, 8, 1, 2048)
@@ -115,7 +133,10 @@ def test_a_file_of_another_kind_and_a_folder_without_config(tmp_path: Path) -> N
         ("layers = ", ["not a TOML file"]),
         ("\xff\n\xfe", ["not a TOML file"]),
         ('name = "x"\nlayer = 4\n', ["unknown key 'layer'", "did you mean 'layers'?"]),
-        ('name = "x"\n', ["source", "missing"]),
+        ('name = "x"\n', ["layers", "missing"]),
+        ('base = "llama-3.1-8c"\n', ["base", "did you mean 'llama-3.1-8b'"]),
+        ('base = "llama-3.1-8b"\nlayer = 4\n', ["layer", "did you mean 'layers'"]),
+        ('base = "llama-3.1-8b"\nkv_heads = 5\n', ["heads 32 is not a multiple of kv_heads 5"]),
         ('name = "x"\nsource = "y"\nlayers = 4.0\n', ["layers", "4.0"]),
         ('name = "x"\nsource = "y"\nlayers = true\n', ["layers", "true"]),
         ('name = "x"\nsource = 3\n', ["source", "3"]),
