@@ -76,6 +76,10 @@ MEMORY_KNOBS: Mapping[str, Knob] = {
 }
 
 
+KNOWN_LIMITS = {name: (knob.low, knob.high) for name, knob in {**TIME_KNOBS, **MEMORY_KNOBS}.items()}
+"""Least and most that a fitted rate may be."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
     """Rates after a fit; `moved` are those that the runs identify, `before` and `after` ln(predicted / measured)."""

@@ -1,0 +1,196 @@
+"""Measured runs: read as they were stated, scored as documented, and rates that a user's own runs improve."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from costmodel.calibration.fit import KNOWN_LIMITS, calibrate, fit, to_toml
+from costmodel.calibration.holdout import leave_one_source_out
+from costmodel.calibration.predict import predict
+from costmodel.calibration.runs import profile_name, read_runs, run_of
+from costmodel.calibration.validate import validate
+from costmodel.profile import load_profile
+from hardware.errors import InputError
+
+SAMPLE = Path(__file__).parents[1] / "golden" / "runs_sample.csv"
+RUNS, SKIPPED = read_runs(SAMPLE)
+ROW = {
+    "id": "a", "model": "llama-3.1-8b", "hidden": "4096", "layers": "32", "heads": "32", "kv_heads": "8",
+    "ffn_hidden": "14336", "vocab": "128256", "gated_mlp": "1", "gpu": "H100-SXM", "gpus": "16", "precision": "bf16",
+    "framework": "megatron-core 0.14", "tp": "2", "pp": "2", "mbs": "1", "gbs": "64", "seq": "8192", "sp": "1",
+    "zero": "distopt", "step_time_s": "10", "trust": "ok", "recompute": "none",
+}  # fmt: skip
+
+
+def own(framework: str):
+    return [run for run in RUNS if run.problem.profile.name == framework and not run.oom]
+
+
+def test_a_row_is_the_job_that_ran():
+    run = run_of(ROW)
+    axes = run.layout.row(0)
+    assert (axes["tp"], axes["pp"], axes["dp"], axes["zero_stage"], axes["sequence_parallel"]) == (2, 2, 4, 1, 1)
+    assert run.problem.model.kv_heads == 8
+    assert run.step_time == 10
+
+
+def test_step_time_comes_from_tokens_where_it_is_not_stated():
+    run = run_of(ROW | {"step_time_s": "", "tokens_per_s_per_gpu": "8192"})
+    assert run.step_time == pytest.approx(64 * 8192 / (16 * 8192))
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"mbs": ""}, "mbs not stated"),
+        ({"layers": ""}, "layers not stated"),
+        ({"tp": "3"}, "does not divide 16 GPUs"),
+        ({"gbs": "63"}, "does not divide global batch 63"),
+        ({"pp": "16", "tp": "1", "layers": "8"}, "more than 8 layers"),
+        ({"mbs": "one"}, "not a number"),
+        ({"gpus": "16.5"}, "not a whole number"),
+    ],
+)
+def test_a_row_that_cannot_be_predicted_says_why(change, says):
+    with pytest.raises(InputError, match=says):
+        run_of(ROW | change)
+
+
+def test_rows_are_skipped_with_their_reason_and_never_guessed():
+    assert all("not stated" in it.why for it in SKIPPED)
+    assert SKIPPED
+    assert len(RUNS) + len(SKIPPED) == len(SAMPLE.read_text().splitlines()) - 1
+
+
+@pytest.mark.parametrize(
+    ("framework", "profile"),
+    [
+        ("megatron-bridge", "megatron"),
+        ("Megatron-DeepSpeed", "megatron-2021"),
+        ("nemo", "megatron"),
+        ("nanotron v0.5", "nanotron"),
+        ("llm-foundry (Composer, PyTorch FSDP)", "llm-foundry"),
+        ("HAI-LLM (DualPipe)", "deepseek"),
+        ("something new", "torchtitan"),
+    ],
+)
+def test_frameworks_map_to_profiles(framework, profile):
+    assert profile_name(framework) == profile
+
+
+@pytest.mark.parametrize(
+    ("text", "per_gpu"),
+    [
+        ("1600 Gbps RoCE between nodes", 25e9),
+        ("NVLink in node; 4x100 Gb RoCE between nodes", 6.25e9),
+        ("NVLink 3; 4 x HDR InfiniBand (800 Gb/s a node) as the tool states", 12.5e9),
+        ("NVLink 4 links per GPU pair; 4x Omni-Path links per node", 6.25e9),
+        ("NVLink in node; RDMA 400 Gb/s per GPU", 50e9),
+        ("NVLink + 8x IB HDR per node (Selene)", 25e9),
+        ("", 50e9),
+    ],
+)
+def test_the_network_is_the_one_that_the_row_states(text, per_gpu):
+    cluster = run_of(ROW | {"interconnect": text}).problem.cluster
+    assert cluster.levels[1].bandwidth == pytest.approx(per_gpu)
+
+
+def test_any_set_of_recomputed_modules_can_be_predicted():
+    run = run_of(ROW | {"recompute": "selective:mlp+core_attn"})
+    chosen = run.problem.profile.recompute[run.layout.row(0)["recompute"]]
+    assert set(chosen.modules) == {"mlp", "core_attn"}
+
+
+def test_scores_are_the_documented_figures():
+    found = [replace(it, step_time=(it.run.step_time or 1.0) * 1.1) for it in predict(own("llm-foundry"))]
+    found[0] = replace(found[0], step_time=(found[0].run.step_time or 1.0) * 0.5)
+    score = validate(found, [])["step_time"]
+    n = len(found)
+    assert score["n"] == n
+    assert score["mape"] == pytest.approx((0.1 * (n - 1) + 0.5) / n)
+    assert score["median_ape"] == pytest.approx(0.1)
+    assert score["bias"] == pytest.approx(((n - 1) * math.log(1.1) + math.log(0.5)) / n)
+
+
+def test_a_perfect_prediction_ranks_perfectly_and_a_reversed_one_does_not():
+    sweep = [it for it in predict(RUNS) if it.run.problem.profile.name.startswith("nanotron") and not it.run.oom]
+    key = max({it.run.sweep for it in sweep}, key=lambda name: sum(it.run.sweep == name for it in sweep))
+    rows = [it for it in sweep if it.run.sweep == key]
+    twice = [replace(it, run=replace(it.run, sweep=name)) for name in ("a", "b") for it in rows]
+    exact = [replace(it, step_time=it.run.step_time) for it in twice]
+    ranking = validate(exact, [])["ranking"]
+    assert (ranking["sweeps"], ranking["mean_regret"], ranking["mean_kendall_tau"]) == (2, 0.0, 1.0)
+    reversed_ = [replace(it, step_time=1.0 / it.run.step_time) for it in twice]
+    assert validate(reversed_, [])["ranking"]["mean_kendall_tau"] == -1.0
+
+
+def test_predictions_lie_near_published_runs():
+    """The shipped rates on a sample of the runs: no row may be off by half, the mean by more than 15 %."""
+    found = [it for it in predict(RUNS) if it.run.step_time and not it.run.oom and it.run.trust == "ok"]
+    off = [abs(it.step_time / it.run.step_time - 1) for it in found]
+    assert np.mean(off) < 0.15
+    assert np.median(off) < 0.08
+
+
+@pytest.fixture(scope="module")
+def sweep():
+    """Runs of one model and machine with different layouts: fast to fit, as they are one table."""
+    groups = {}
+    for run in RUNS:
+        if run.problem.profile.name.startswith("nanotron") and not run.oom:
+            groups.setdefault((run.sweep, run.problem.profile.name), []).append(run)
+    return max(groups.values(), key=len)
+
+
+@pytest.fixture(scope="module")
+def start(sweep):
+    return load_profile(sweep[0].problem.profile.name, fitted=False)
+
+
+@pytest.fixture(scope="module")
+def fitted(sweep, start):
+    return calibrate(sweep, start)
+
+
+def test_runs_of_a_new_cluster_improve_a_profile(sweep, start):
+    """A user's machine runs at other rates: a fit to its runs predicts them, and moves the rates the right way."""
+    truth = replace(start.time, gemm=0.4, layer_floor=4 * start.time.layer_floor, step_fixed=0.5)
+    as_true = [replace(r, problem=replace(r.problem, profile=replace(start, time=truth))) for r in sweep]
+    measured = [replace(r, step_time=it.step_time) for r, it in zip(sweep, predict(as_true), strict=True)]
+    found = fit(measured, start.time)
+    assert np.abs(np.expm1(found.after)).mean() < 0.25 * np.abs(np.expm1(found.before)).mean()
+    assert found.rates.layer_floor > 1.5 * start.time.layer_floor
+
+
+def test_rates_stay_within_physics(fitted):
+    assert fitted
+    for it in fitted:
+        for part in (it.time, it.memory):
+            for name in part.moved if part else ():
+                low, high = KNOWN_LIMITS[name]
+                assert low <= getattr(part.rates, name) <= high
+
+
+def test_a_fitted_profile_reads_back(tmp_path, sweep, start, fitted):
+    path = tmp_path / "mine.toml"
+    path.write_text(to_toml(start.name, fitted, "runs.csv"))
+    mine = load_profile(str(path)).on(sweep[0].problem.cluster.gpu)
+    assert fitted[0].time is not None
+    assert mine.time.gemm == pytest.approx(fitted[0].time.rates.gemm, rel=1e-3)
+    assert mine.rates_of == "hopper"
+    assert "fitted" in {it.tag for key, it in mine.provenance.items() if key.startswith("gpu.hopper.time")}
+
+
+def test_a_source_that_is_left_out_is_predicted_by_the_others(sweep, start):
+    """Six runs of source a say nothing of b's rates but what they share; the source alone keeps the profile's."""
+    alone = leave_one_source_out([replace(run, source="only") for run in sweep], start)
+    as_start = predict([replace(r, problem=replace(r.problem, profile=start)) for r in sweep])
+    assert [it.step_time for it in alone] == [it.step_time for it in as_start]
+    both = [replace(run, source=name, id=name + run.id) for name in "ab" for run in sweep]
+    found = leave_one_source_out(both, start)
+    off = [abs(it.step_time / it.run.step_time - 1) for it in found]
+    before = [abs(it.step_time / it.run.step_time - 1) for it in as_start]
+    assert np.mean(off) < np.mean(before)
