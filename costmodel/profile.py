@@ -11,6 +11,7 @@ from costmodel.layouts import SCHEDULES
 from costmodel.quantity import quantity
 from hardware.errors import InputError
 from hardware.gpu import Gpu
+from hardware.physical import check
 from hardware.reader import Provenance, Table, did_you_mean
 
 R = TypeVar("R", "TimeRates", "MemoryRates", "Interval")
@@ -263,11 +264,16 @@ def _rates(table: Table | None, kind: type[R], base: R | None, outer: Table) -> 
     values = {}
     for rate in fields(kind):
         unit = rate.metadata["unit"]
-        values[rate.name] = table.number(rate.name, getattr(base, rate.name, None), minimum=0.0, unit=unit)
+        value = table.number(rate.name, getattr(base, rate.name, None), minimum=0.0, unit=unit)
+        if value and rate.name in _AMOUNTS and table.has(rate.name):
+            check(table, rate.name, unit, (value,))
+        values[rate.name] = value
     return kind(**values)
 
 
 _TABLES: dict[type, str] = {TimeRates: "time", MemoryRates: "memory", Interval: "interval"}
+_AMOUNTS = ("kernel", "layer_floor", "tp_floor", "overhead", "dispatch_buffer")
+"""Rates that are whole times and amounts of memory, not bytes per element: a number without its unit is noticed."""
 _TEXTS = (
     "framework", "summary", "source", "default_schedule", "selective", "default_recompute", "fp8_recipe",
     "grad_dtype", "moments_dtype",

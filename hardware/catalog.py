@@ -1,16 +1,15 @@
 """Names and TOML files -> Gpu and Cluster; what is shipped is in data/gpus, data/clusters and data/curves."""
 
-import re
 from collections.abc import Mapping
-from functools import cache
 from pathlib import Path
 
 from hardware import gpu_file, units
 from hardware.cluster import OPERATIONS, Cluster, Curve, Level
 from hardware.errors import InputError
 from hardware.gpu import Gpu
-from hardware.reader import Provenance, Table, did_you_mean
-from hardware.shipped import DATA, find, in_file, names_of
+from hardware.physical import check, physical
+from hardware.reader import Provenance, Table
+from hardware.shipped import default_cluster, find, in_file, names_of, shipped_gpu, unknown
 
 # For a user's file that leaves these out.
 _DEFAULT_CURVES = ("nvlink4", "network")
@@ -30,46 +29,28 @@ def cluster_names() -> tuple[str, ...]:
     return names_of("clusters")
 
 
-def gpu_aliases() -> dict[str, tuple[str, ...]]:
-    """The other names of each shipped GPU, as tables of measured runs write them."""
-    table = Table.load(DATA / "aliases.toml").table("also_called")
-    names = table.keys()
-    return {name: table.texts(name) for name in names}
-
-
 def gpu_alias(name: str) -> str:
     """The shipped name of a GPU that a table of measured runs calls `name`: "A100-80G" -> "A100-SXM-80G".
 
     Case, spaces, underscores, "GB" for "G" and the vendor's name in front make no difference. InputError, one line,
     for a name that is nowhere.
     """
-    shipped = _aliases().get(_folded(name))
+    shipped = shipped_gpu(name)
     if shipped is None:
-        names = gpu_names()
-        hint = did_you_mean(name, (*names, *(other for others in gpu_aliases().values() for other in others)))
-        raise InputError(f"unknown GPU {name!r}{hint or ';'} known: {', '.join(names)}")
+        raise InputError(unknown("gpus", "GPU", name))
     return shipped
 
 
 def cluster_for(gpu: str) -> str:
     """The shipped cluster to take when only the GPU is known, by its shipped name or another one of `gpu_alias`."""
-    return Table.load(DATA / "aliases.toml").table("default_cluster").text(gpu_alias(gpu))
-
-
-@cache
-def _aliases() -> dict[str, str]:
-    names = {_folded(name): name for name in gpu_names()}
-    return names | {_folded(other): name for name, others in gpu_aliases().items() for other in others}
-
-
-def _folded(name: str) -> str:
-    text = re.sub(r"[\s_-]+", "-", name.strip().casefold())
-    text = re.sub(r"^((nvidia|amd|instinct)-)+", "", text)
-    return re.sub(r"(?<=\d)gb(?=-|$)", "g", text)
+    return default_cluster(gpu_alias(gpu))
 
 
 def load_gpu(name_or_path: str | Path) -> Gpu:
-    """A GPU by its shipped name or from a TOML file; InputError, one line, if it is missing or wrong."""
+    """A GPU by its shipped name, by another one of `gpu_alias`, or from a TOML file.
+
+    InputError, one line, if it is missing or wrong.
+    """
     return gpu_file.load(find("gpus", "GPU", str(name_or_path), None))
 
 
@@ -111,7 +92,7 @@ def _read_cluster(table: Table) -> Cluster:
     max_gpus = table.integer("max_gpus", default=_DEFAULT_MAX_GPUS, minimum=1)
     price = table.optional_number("price", minimum=0, unit="$/h")
     boards = gpu.power * gpus_per_node
-    node_power = table.number("node_power", default=boards * _NODE_POWER_PER_BOARD_POWER, above=0, unit="W")
+    node_power = physical(table, "node_power", "W", boards * _NODE_POWER_PER_BOARD_POWER)
     pue = table.number("pue", default=_DEFAULT_PUE, minimum=1, unit="1")
     table.finish()
     defaults |= {
@@ -130,7 +111,7 @@ def _read_cluster(table: Table) -> Cluster:
 
 
 def _gpu_of(cluster: Table) -> Gpu:
-    """`gpu` is a shipped name, a path relative to the cluster's file, or a table."""
+    """`gpu` is a shipped name or an alias of it, a path relative to the cluster's file, or a table."""
     if isinstance(cluster.raw("gpu"), dict):
         return gpu_file.read(cluster.table("gpu"))
     name = cluster.text("gpu")
@@ -153,10 +134,10 @@ def _read_levels(table: Table, gpu: str) -> tuple[tuple[Level, ...], dict[str, P
 
 
 def _read_level(table: Table, name: str, gpu: str, *, outer: bool) -> tuple[Level, dict[str, Provenance]]:
-    bandwidth = table.number("bandwidth", above=0, unit="B/s")
+    bandwidth = physical(table, "bandwidth", "B/s")
     size = table.integer("size", minimum=0)
     oversubscription = table.number("oversubscription", default=1.0, minimum=1, unit="1")
-    latency = table.number("latency", default=_DEFAULT_LATENCY[outer], minimum=0, unit="s")
+    latency = physical(table, "latency", "s", _DEFAULT_LATENCY[outer])
     scale = table.number("curve_scale", default=1.0, above=0, unit="1")
     curves, provenance = _read_curves(table, _DEFAULT_CURVES[outer], (bandwidth, scale), gpu)
     provenance |= {
@@ -188,7 +169,7 @@ def _read_curves(
             table = Table.load(find("curves", "set of curves", name, level.file.parent))
         except InputError as error:
             raise level.error("curves", str(error)) from None
-    reference = table.number("bandwidth", above=0, unit="B/s")
+    reference = physical(table, "bandwidth", "B/s")
     size = table.numbers("size", above=0, unit="B")
     curves = {op: _read_curve(table.table(op), op, size, reference) for op in OPERATIONS}
     table.has("summary")
@@ -206,8 +187,10 @@ def _read_curves(
 def _read_curve(table: Table, op: str, size: tuple[float, ...], reference: float) -> Curve:
     group = tuple(int(value) for value in table.numbers("group", minimum=2, unit="1"))
     latency = table.numbers("latency", minimum=0, unit="s")
+    check(table, "latency", "s", latency)
     most = None if op == "all_reduce" else reference
     busbw = table.rows("busbw", above=0, maximum=most, unit="B/s")
+    check(table, "busbw", "B/s", (value for row in busbw for value in row))
     efficiency = tuple(tuple(value / reference for value in row) for row in busbw)
     with in_file(table):
         return Curve(group=group, latency=latency, size=size, efficiency=efficiency)

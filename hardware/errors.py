@@ -1,8 +1,8 @@
 """Every error that meshscout raises on purpose; the command line turns each into its exit code.
 
-    MeshscoutError
-    ├── InputError         exit 2: one line that names the file, the key and the numbers
-    └── InfeasibleError    exit 3: no layout satisfies the rules
+MeshscoutError
+├── InputError         exit 2: one line that names the file, the key and the numbers
+└── InfeasibleError    exit 3: no layout satisfies the rules
 """
 
 

@@ -4,6 +4,7 @@ import os
 from collections.abc import Mapping
 
 from hardware.gpu import GEMM_KINDS, PRECISIONS, GemmTable, Gpu
+from hardware.physical import optional_physical, physical
 from hardware.reader import Provenance, Table
 from hardware.shipped import find, in_file
 
@@ -26,13 +27,11 @@ def read(table: Table) -> Gpu:
     name = table.text("name", default=table.file.stem)
     summary = table.text("summary", default=name)
     architecture = table.optional_text("architecture") or ""
-    memory = table.number("memory", above=0, unit="B")
-    usable = table.number("usable_memory", default=memory * _DEFAULT_USABLE_SHARE, above=0, unit="B")
-    bandwidth = table.number("memory_bandwidth", above=0, unit="B/s")
-    efficiency = table.number(
-        "memory_efficiency", default=_DEFAULT_MEMORY_EFFICIENCY, above=0, maximum=1, unit="1"
-    )
-    power = table.number("power", above=0, unit="W")
+    memory = physical(table, "memory", "B")
+    usable = physical(table, "usable_memory", "B", memory * _DEFAULT_USABLE_SHARE)
+    bandwidth = physical(table, "memory_bandwidth", "B/s")
+    efficiency = table.number("memory_efficiency", default=_DEFAULT_MEMORY_EFFICIENCY, above=0, maximum=1, unit="1")
+    power = physical(table, "power", "W")
     peak = _read_peak(table.table("peak"))
     gemm, inherited = _read_gemm(table, peak)
     defaults = {
@@ -41,17 +40,17 @@ def read(table: Table) -> Gpu:
     }
     with in_file(table):
         return Gpu(
-            name=name, summary=summary, architecture=architecture, memory=memory, usable_memory=usable, memory_bandwidth=bandwidth,
-            peak=peak, gemm=gemm, memory_efficiency=efficiency, power=power,
+            name=name, summary=summary, architecture=architecture, memory=memory, usable_memory=usable,
+            memory_bandwidth=bandwidth, peak=peak, gemm=gemm, memory_efficiency=efficiency, power=power,
             provenance=defaults | inherited | table.sources,
         )  # fmt: skip
 
 
 def _read_peak(table: Table) -> dict[str, float]:
-    peak = {"bf16": table.number("bf16", above=0, unit="FLOP/s")}
-    peak["fp16"] = table.number("fp16", default=peak["bf16"], above=0, unit="FLOP/s")
+    peak = {"bf16": physical(table, "bf16", "FLOP/s")}
+    peak["fp16"] = physical(table, "fp16", "FLOP/s", peak["bf16"])
     for precision in PRECISIONS[2:]:
-        value = table.optional_number(precision, above=0, unit="FLOP/s")
+        value = optional_physical(table, precision, "FLOP/s")
         if value is not None:
             peak[precision] = value
     return peak

@@ -5,10 +5,11 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from hardware import units
-from hardware.catalog import cluster_for, cluster_names, gpu_aliases, gpu_names, load_cluster, load_gpu
+from hardware.catalog import cluster_for, cluster_names, gpu_names, load_cluster, load_gpu
 from hardware.cluster import Cluster, Curve, Level
 from hardware.gpu import Gpu
 from hardware.reader import Provenance
+from hardware.shipped import gpu_aliases
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -137,9 +137,7 @@ class Table:
         self._sources[key] = provenance
         return value
 
-    def optional_integer(
-        self, key: str, minimum: int | None = None, *, maximum: int | None = None
-    ) -> int | None:
+    def optional_integer(self, key: str, minimum: int | None = None, *, maximum: int | None = None) -> int | None:
         """As `integer`, but None if the key is not there."""
         return self.integer(key, minimum=minimum, maximum=maximum) if self.has(key) else None
 
@@ -254,9 +252,7 @@ class Table:
                 hint = did_you_mean(key, known) or ";"
                 where = f" of {self.path!r}" if self.path else ""
                 listed = ", ".join(known)
-                raise InputError(
-                    f"{self.file}: unknown key {self._dotted(key)!r}{hint} known keys{where}: {listed}"
-                )
+                raise InputError(f"{self.file}: unknown key {self._dotted(key)!r}{hint} known keys{where}: {listed}")
         for child in self._children.values():
             child.finish()
 

@@ -33,6 +33,11 @@ def test_a_profile_starts_from_its_base(tmp_path):
         ('base = "megatron"\n[[recompute]]\nname = "none"\n[[recompute]]\nname = "x"\nmodules = ["mpl"]', "mpl"),
         ('base = "megatron"\n[[recompute]]\nname = "none"', "recompute"),
         ('base = "megatorn"', "megatorn"),
+        (
+            'base = "megatron"\n[memory]\noverhead = 3',
+            "memory.overhead = 3: 3 B is too little; write an amount of memory",
+        ),
+        ('base = "megatron"\n[time]\nkernel = 2', 'time.kernel = 2: 2 s is too much; write a time, for example "3 us"'),
         ("summary = 3", "framework"),
     ],
 )

@@ -1,12 +1,14 @@
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from hardware.catalog import cluster_for, cluster_names, gpu_alias, gpu_aliases, gpu_names, load_cluster, load_gpu
+from hardware.catalog import cluster_for, cluster_names, gpu_alias, gpu_names, load_cluster, load_gpu
 from hardware.cluster import OPERATIONS
 from hardware.errors import InputError
 from hardware.listing import describe_clusters, describe_gpus
+from hardware.shipped import gpu_aliases
 
 MIB = 2.0**20
 
@@ -232,7 +234,8 @@ def test_usable_memory_is_what_the_driver_leaves() -> None:
         (lambda: load_cluster(""), "unknown cluster ''"),
         (lambda: load_cluster("x" * 5000), "unknown cluster"),
         (lambda: load_cluster("no/such.toml"), "no/such.toml: no such file"),
-        (lambda: load_gpu("h100"), "unknown GPU 'h100'"),
+        (lambda: load_gpu("h10"), "unknown GPU 'h10'; did you mean 'H100'?"),
+        (lambda: load_cluster("H100"), "unknown cluster 'H100'; a cluster of H100-SXM is 'dgx-h100'"),
     ],
 )  # fmt: skip
 def test_an_unknown_name_is_one_line_with_the_known_ones(call: object, says: str) -> None:
@@ -256,6 +259,17 @@ def test_an_unknown_name_is_one_line_with_the_known_ones(call: object, says: str
 def test_a_gpu_is_known_by_the_names_in_tables_of_runs(called: str, name: str) -> None:
     assert gpu_alias(called) == name
     assert load_cluster(cluster_for(called)).gpu.name == name
+
+
+def test_a_users_file_may_call_a_gpu_by_any_of_its_names(tmp_path: Path) -> None:
+    """H100 is no misspelt H800."""
+    path = tmp_path / "mine.toml"
+    path.write_text('base = "dgx-h100"\ngpu = "H100"\n')
+    assert load_cluster(path).gpu == load_gpu("H100-SXM") == load_gpu("nvidia h100 80gb")
+    path.write_text('base = "dgx-h100"\n[gpu]\nmemory = "90 GB"\nmemory_bandwidth = "3 TB/s"\npower = "700 W"\n')
+    with path.open("a") as file:
+        file.write('peak = {bf16 = "900 TFLOP/s"}\ngemm = {like = "A100"}\n')
+    assert load_cluster(path).gpu.gemm["bf16"].eta == load_gpu("A100-SXM-80G").gemm["bf16"].eta
 
 
 def test_every_gpu_has_a_cluster_and_no_name_means_two() -> None:

@@ -53,9 +53,7 @@ def test_a_number_with_its_unit_is_read_in_si(text: object, value: float) -> Non
         ("80\nGX", "B", "unknown unit"),
     ],
 )
-def test_anything_else_is_one_line_that_says_what_was_expected(
-    value: object, kind: str | None, says: str
-) -> None:
+def test_anything_else_is_one_line_that_says_what_was_expected(value: object, kind: str | None, says: str) -> None:
     with pytest.raises(InputError) as caught:
         units.parse(value, kind)
     assert says in str(caught.value)
