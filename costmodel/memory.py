@@ -85,6 +85,15 @@ def memory(problem: Problem, layouts: Layouts, stages: StageTable) -> Memory:
     )
 
 
+def neediest(problem: Problem, layouts: Layouts, stages: StageTable) -> dict[str, Column]:
+    """The columns of the stage that `memory` speaks of: the one that needs most, the earliest of equals."""
+    rank = _rank(problem, layouts)
+    rows = stages.rows(layouts.pp, rank.dual)
+    costs = _costs(problem, rank)
+    worst = _worst(rank, costs, _needed(rank, costs, _quantities(problem.model, stages)), rows)
+    return {name: values[rows, worst] for name, values in stages.columns.items()}
+
+
 def in_flight(layouts: Layouts, rank: Column, micro_batches: Column) -> Column:
     """Micro-batches whose activations stage r = `rank` of the pipeline holds at most; float64.
 

@@ -17,7 +17,7 @@ from typing import Any
 from costmodel import napkin, params
 from costmodel.model import load_model
 from search import cli
-from search.table import figure
+from search.narrative import figure, model_figure
 
 HERE = Path(__file__).parent
 PAGE, TEMPLATE = HERE / "worked_examples.md", HERE / "worked_examples.template.md"
@@ -101,7 +101,11 @@ def _walk(command: str, one: Found) -> str:
 
 
 def _figure(row: Found, kind: str) -> str:
-    return figure(row[kind], row["unit"])
+    return (model_figure if kind == "model" else figure)(row[kind], row["unit"])
+
+
+def _size(memory: float) -> str:
+    return model_figure(memory, "B")
 
 
 def _why(row: Found) -> str:
@@ -115,7 +119,7 @@ def _table(head: Iterable[str], sides: str, rows: Iterable[Iterable[str]]) -> st
 
 
 def _memory(one: Found) -> str:
-    return f"{figure(one['memory'], 'B')} of {figure(one['memory'] + one['memory_headroom'], 'B')}"
+    return f"{_size(one['memory'])} of {_size(one['memory'] + one['memory_headroom'])}"
 
 
 def _result(one: Found) -> str:
@@ -132,8 +136,8 @@ def _notes(found: dict[str, Found]) -> dict[str, str]:
     sizes = ("fused_8", "fused_16", "eager_8", "eager_16")
     fits = {name: "fits" if found[name]["memory_headroom"] >= 0 else "does not fit" for name in sizes}
     return {name: f"{_memory(found[name])} ({fits[name]})" for name in sizes} | {
-        "logits_8": figure(found["eager_8"]["memory_terms"]["logits"], "B"),
-        "logits_16": figure(found["eager_16"]["memory_terms"]["logits"], "B"),
+        "logits_8": _size(found["eager_8"]["memory_terms"]["logits"]),
+        "logits_16": _size(found["eager_16"]["memory_terms"]["logits"]),
         "reduce_right": _figure(reduce, "corrected"),
         "reduce_model": _figure(reduce, "model"),
         "micro_batches": _figure(middle["rows"]["micro-batches m"], "model"),
@@ -197,9 +201,9 @@ def _thirteen(foundry: Found) -> dict[str, str]:
         "thirteen": THIRTEEN,
         "plan": "\n".join(f"- {step['name']}: **{step['choice']}**; {step['because']}" for step in made["steps"]),
         "plan_mfu": f"{layout['mfu']:.1%}",
-        "plan_memory": figure(layout["memory"], "B"),
+        "plan_memory": _size(layout["memory"]),
         "best_mfu": f"{best['mfu']:.1%}",
-        "best_memory": figure(best["memory"], "B"),
+        "best_memory": _size(best["memory"]),
         "foundry": LAYOUTS["foundry"],
         "foundry_mfu": f"{foundry['mfu']:.1%}",
     }
@@ -216,8 +220,8 @@ def _answers(found: dict[str, Found]) -> dict[str, str]:
         "expert": f"{params.counts(load_model('deepseek-v3')).expert / 1e6:.2f}",
         "layer": f"{params.layer(load_model('llama-3.1-405b'), moe=False) / 1e9:.2f}",
         "sliced_mfu": f"{found['sliced']['mfu']:.1%}",
-        "sliced_memory": figure(found["sliced"]["memory"], "B"),
-        "memory_671b": figure(found["671b"]["memory"], "B"),
+        "sliced_memory": _size(found["sliced"]["memory"]),
+        "memory_671b": _size(found["671b"]["memory"]),
         "wide_memory": _memory(found["wide"]),
         "ideal": f"{ideal:.2%}",
         "share": f"{share:.1%}",
@@ -238,7 +242,7 @@ def _memory_table(found: dict[str, Found]) -> str:
         states = f"states of {_figure(one['rows']['states a GPU'], 'corrected')} by hand"
         note = f"{_figure(wider, 'hand')} by hand with fp32 gradients" if wider else states
         usable, fits = one["memory"] + one["memory_headroom"], one["memory_headroom"] >= 0
-        figures = (_figure(row, "hand"), _figure(row, "corrected"), _figure(row, "model"), figure(usable, "B"))
+        figures = (_figure(row, "hand"), _figure(row, "corrected"), _figure(row, "model"), _size(usable))
         rows.append((title, *figures, f"{'fits' if fits else 'does not fit'}; {note}"))
     return _table(("", "chapter", "right by hand", "model", "usable", ""), "lrrrrl", rows)
 

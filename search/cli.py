@@ -78,6 +78,7 @@ def _parser() -> Parser:
 def _search(arguments: Namespace) -> int:
     from search import table
     from search.engine import search
+    from search.explain import problem_json
     from search.frontier import rows_of, write_parquet
     from search.inputs import inputs, output_path, read_problem, read_space
 
@@ -91,13 +92,15 @@ def _search(arguments: Namespace) -> int:
     if result.estimate is None:
         ask = command_line("why", vars(arguments))
         raise InfeasibleError(f"{table.nothing_fits(result)}\nwhat to change says: {ask}")
+    done = {path: "replaced" if path is not None and path.exists() else "wrote" for path in (output, everything)}
     write_parquet(output, result, inputs(arguments))
-    _say(f"wrote {output}: {len(result.frontier):,} layouts")
+    _say(f"{done[output]} {output}: {len(result.frontier):,} layouts")
     if everything is not None:
         write_parquet(everything, result, inputs(arguments), every=True)
-        _say(f"wrote {everything}: {result.account.feasible:,} layouts")
+        _say(f"{done[everything]} {everything}: {result.account.feasible:,} layouts")
     if arguments.json:
         found = {
+            "problem": problem_json(problem),
             "space": asdict(result.account),
             "solver": asdict(result.solver),
             "frontier": rows_of(problem, result.frontier, result.estimate),
@@ -111,15 +114,15 @@ def _search(arguments: Namespace) -> int:
 
 def _explain(arguments: Namespace) -> int:
     _check_explain(arguments)
-    from search import table
+    from search import narrative
     from search.explain import explain, to_json
     from search.inputs import stored_layout, typed_axes, typed_layout
 
-    stored = arguments.rank is not None
-    chosen = stored_layout(arguments.model, arguments.rank) if stored else typed_layout(arguments)
-    found = explain(chosen.problem, chosen.layout, chosen.space, chosen.place)
-    print(json.dumps(to_json(found), indent=2) if arguments.json else "\n".join(table.explanation(found)))
-    for rule, because in found.broken:
+    stored = _is_file(arguments)
+    chosen = stored_layout(arguments.model, arguments.rank or 1) if stored else typed_layout(arguments)
+    found = explain(chosen.problem, chosen.layout, chosen.space, chosen.place, chosen.among)
+    print(json.dumps(to_json(found), indent=2) if arguments.json else "\n".join(narrative.explanation(found)))
+    for rule, because in found.broken if arguments.json else ():
         _say(f"not feasible, {rule}: {because}")
     if not (found.feasible or stored):
         _say(f"what to change says: {command_line('why', vars(arguments) | typed_axes(chosen))}")
@@ -185,7 +188,7 @@ def _calibrate(arguments: Namespace) -> int:
 
 def _check_explain(arguments: Namespace) -> None:
     """FILE --rank K stands alone; everything else needs a model, a cluster and the number of GPUs."""
-    if arguments.rank is None:
+    if not _is_file(arguments):
         names = {"MODEL": arguments.model, "CLUSTER": arguments.cluster, "--gpus": arguments.gpus}
         missing = [name for name, value in names.items() if value is None]
         if missing:
@@ -196,10 +199,15 @@ def _check_explain(arguments: Namespace) -> None:
     more = [name.replace("_", "-") for name in given if name not in ("model", "rank", "json")]
     if arguments.model is None or more:
         raise InputError(
-            f"explain FILE --rank K takes all from the file; drop {', '.join(more)}"
+            f"explain FILE [--rank K] takes all from the file; drop {', '.join(more)}"
             if more
             else "explain: --rank K needs the frontier FILE"
         )
+
+
+def _is_file(arguments: Namespace) -> bool:
+    """Whether `explain` is asked about a row of a file that search wrote; its first row if none is named."""
+    return arguments.rank is not None or (arguments.cluster is None and str(arguments.model).endswith(".parquet"))
 
 
 def _list(arguments: Namespace) -> int:

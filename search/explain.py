@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 
 from costmodel import params
 from costmodel.estimate import Estimate, estimate
-from costmodel.layouts import Column, Layouts
+from costmodel.layouts import SCHEDULES, Column, Layouts
 from costmodel.problem import Problem
 from search.rule import Rule, violations
 from search.rules import rules
@@ -21,6 +21,7 @@ class Explanation(Scored):
 
     broken: tuple[tuple[str, str], ...]
     place: tuple[int, int] | None = None
+    among: str = ""
 
     @property
     def feasible(self) -> bool:
@@ -33,8 +34,10 @@ class Explanation(Scored):
         return steps(self)
 
 
-def explain(problem: Problem, layout: Layouts, space: SearchSpace, place: tuple[int, int] | None = None) -> Explanation:
-    """Explain the one row of `layout`; `space` gives the rules, `place` its rank and among how many."""
+def explain(
+    problem: Problem, layout: Layouts, space: SearchSpace, place: tuple[int, int] | None = None, among: str = ""
+) -> Explanation:
+    """Explain the one row of `layout`; `space` gives the rules, `place` its rank and how many there are `among`."""
     cost = estimate(problem, layout)
     pp = int(layout.pp[0])
     row: dict[str, int] = layout.row(0) | {"memory_headroom": cost.memory_headroom[0]}
@@ -45,6 +48,7 @@ def explain(problem: Problem, layout: Layouts, space: SearchSpace, place: tuple[
         layers=problem.split([pp]).layers[pp],
         broken=tuple(violations(_decisive(rules(problem, space)), row)),
         place=place,
+        among=among,
     )
 
 
@@ -57,7 +61,13 @@ def to_json(it: Explanation) -> dict[str, object]:
     """The documented object of `explain --json`, in SI units."""
     model, cost = it.problem.model, it.cost
     return {
-        "model": {"parameters": params.total(model), "active_parameters": params.active(model)},
+        "problem": problem_json(it.problem),
+        "model": {
+            "parameters": params.total(model),
+            "active_parameters": params.active(model),
+            "mtp_parameters": params.mtp(model) if model.mtp_layers else 0,
+        },
+        "layout": layout_json(it.problem, it.layout),
         "feasible": it.feasible,
         "violations": [{"rule": rule, "because": because} for rule, because in it.broken],
         "place": it.place and dict(zip(("rank", "of"), it.place, strict=True)),
@@ -69,8 +79,28 @@ def to_json(it: Explanation) -> dict[str, object]:
     }
 
 
+def problem_json(problem: Problem) -> dict[str, object]:
+    """What was asked, as it was understood."""
+    names = ("gpus", "seq_len", "global_batch", "precision", "flops_convention", "mfu_peak", "grad_dtype",
+             "moments_dtype", "expert_load", "routed_nodes")  # fmt: skip
+    parts = ("model", "cluster", "profile")
+    return {part: getattr(problem, part).name for part in parts} | {
+        name: getattr(problem.workload, name) for name in names
+    }
+
+
+def layout_json(problem: Problem, layout: Layouts) -> dict[str, object]:
+    """The axes of the one row of `layout`, under the names and in the words of the Parquet columns."""
+    row = layout.row(0)
+    return row | {
+        "recompute": problem.profile.recompute[row["recompute"]].name,
+        "sequence_parallel": bool(row["sequence_parallel"]),
+        "schedule": SCHEDULES[row["schedule"]],
+    }
+
+
 def _step_json(step: Step) -> dict[str, object]:
-    keys = ("name", "formula", "hand", "corrected", "model", "unit", "why")
+    keys = ("name", "formula", "model_formula", "hand", "corrected", "model", "unit", "why")
     rows = [{key: getattr(row, key) for key in keys} for row in step.rows]
     return {"name": step.name, "verdict": step.verdict, "rows": rows}
 

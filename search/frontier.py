@@ -177,7 +177,7 @@ def write_parquet(
     layouts = result.feasible if every else result.frontier
     if layouts is None:
         raise ValueError("the search did not keep every feasible layout (keep_all)")
-    schema = arrow_schema(provenance(result, inputs))
+    schema = arrow_schema(provenance(result, inputs) | {"rows": "feasible" if every else "frontier"})
     with _whole(Path(path)) as file, pq.ParquetWriter(file, schema, compression="zstd") as writer:
         for start in range(0, len(layouts), CHUNK):
             part = layouts.take(slice(start, start + CHUNK))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from argparse import Namespace
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +23,21 @@ NAMES = ("model", "cluster", "profile", "space", "any_domain")
 """The arguments that, beside the workload and the limits, say what is searched."""
 
 
+OTHER_FORMATS = (".csv", ".tsv", ".json", ".jsonl", ".txt", ".xlsx", ".html", ".toml", ".yaml")
+AMONG = {"frontier": "on the frontier", "feasible": "of all feasible layouts, by MFU"}
+"""What the rows of a file are, in words."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chosen:
-    """One layout (a table of one row) of a problem, the space whose rules hold, and its rank among how many."""
+    """One layout (a table of one row) of a problem, the space whose rules hold, its rank and how many there are, and
+    `among` which it stands."""
 
     problem: Problem
     space: SearchSpace
     layout: Layouts
     place: tuple[int, int] | None = None
+    among: str = ""
 
 
 def read_problem(arguments: Namespace) -> Problem:
@@ -127,7 +134,8 @@ def stored_layout(path: str, rank: int) -> Chosen:
             raise InputError(f"{path}: {part} {given[part]} has changed since this file was written; search again")
     layout = Layouts.of(**axes_of(stored.rows[rank - 1], problem.profile))
     place = (rank, len(stored.rows))
-    return _chosen(problem, given["space"], layout, any_domain=given["any_domain"], place=place)
+    chosen = _chosen(problem, given["space"], layout, any_domain=given["any_domain"], place=place)
+    return replace(chosen, among=AMONG[stored.provenance.get("rows", "frontier")])
 
 
 def _chosen(
@@ -168,6 +176,8 @@ def _usual_stage(profile: Profile, pp: int) -> int:
 def output_path(name: str) -> Path:
     """A file that can be written later; nothing is created. Raises InputError if it cannot."""
     path = Path(name)
+    if path.suffix.lower() in OTHER_FORMATS:
+        raise InputError(f"{name}: Parquet is written, not {path.suffix[1:]}; name a .parquet file")
     if not path.parent.is_dir():
         raise InputError(f"{name}: the folder {path.parent} does not exist")
     if path.exists() and not path.is_file():

@@ -14,7 +14,7 @@ from costmodel import napkin, params
 from costmodel.estimate import Estimate, estimate
 from costmodel.layouts import Layouts
 from costmodel.problem import DTYPE_BYTES, Problem
-from hardware.units import format_decimal_bytes as size
+from hardware.units import format_bytes as size
 from search.engine import search
 from search.fitting import needs, usual_schedule
 from search.frontier import rows_of

@@ -76,7 +76,8 @@ def _schedule() -> Rule:
     def because(pp: int, vpp: int, schedule: int) -> str:
         name = SCHEDULES[schedule]
         if (schedule == INTERLEAVED) != (vpp > 1):
-            return f"vpp {vpp} with {name}: virtual stages and the interleaved schedule go together"
+            change = "raise vpp to 2 or more" if vpp == 1 else "take the schedule interleaved, or vpp 1"
+            return f"vpp {vpp} with {name}: virtual stages and the interleaved schedule go together; {change}"
         if pp == 1:
             return f"{name} needs a pipeline, and pp is 1"
         return f"dualpipe needs an even number of stages, and pp is {pp}"

@@ -10,6 +10,7 @@ import numpy as np
 from costmodel.floor import activation_floor, dense_floor, expert_floor, fixed_floor
 from costmodel.layouts import Column
 from costmodel.problem import Problem
+from hardware.units import format_bytes
 from search.rule import Rule
 
 MEGABYTE = 1e6
@@ -54,8 +55,8 @@ def memory_floor(problem: Problem) -> Rule:
 
     def because(*values: int) -> str:
         found = {name: int(np.ravel(amount)[0]) for name, amount in need(*map(np.atleast_1d, values)).items()}
-        shown = " + ".join(f"{name} {amount / 1e3:.1f}" for name, amount in found.items() if amount)
-        return f"needs at least {sum(found.values()) / 1e3:.1f} GB ({shown}) of {budget / 1e3:.1f} GB usable"
+        shown = " + ".join(f"{name} {_size(amount)}" for name, amount in found.items() if amount)
+        return f"needs at least {_size(sum(found.values()))} ({shown}) of {_size(budget)} usable"
 
     return Rule("memory_floor", columns, lambda *values: sum(need(*values).values()) <= budget, because)
 
@@ -67,5 +68,9 @@ def memory_rule(problem: Problem) -> Rule:
         "memory",
         ("memory_headroom",),
         lambda headroom: headroom >= 0,
-        lambda headroom: f"needs {(usable - headroom) / 1e9:.1f} GB of {usable / 1e9:.1f} GB usable",
+        lambda headroom: f"needs {format_bytes(usable - headroom)} of {format_bytes(usable)} usable",
     )
+
+
+def _size(megabytes: int) -> str:
+    return format_bytes(megabytes * MEGABYTE)

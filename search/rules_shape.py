@@ -64,7 +64,7 @@ def tp_domain(problem: Problem, *, lifted: bool) -> Rule:
         name, size = ("tp", tp) if not inside(np.asarray(tp)) else ("etp", etp)
         return (
             f"{name} {size} is neither a part of a node of {node} GPUs nor whole nodes "
-            f"within {domain} GPUs on {cluster.levels[0].name}"
+            f"within {domain} GPUs on {cluster.levels[0].name}; --any-domain lets it leave them"
         )
 
     def ok(tp: Column, etp: Column) -> Column:

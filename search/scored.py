@@ -9,12 +9,15 @@ from costmodel.estimate import Estimate
 from costmodel.layouts import Layouts
 from costmodel.problem import Problem
 
+SPEEDS = ("bubble over ideal", "bubble share", "efficiency", "communication overhead")
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
     """One figure in `unit` (SI): the estimate's, None where it has none, and the hand formula's beside it.
 
-    `noted` where `why` speaks of the hand formula.
+    `formula` is the hand formula where there is one, `model_formula` that of the estimate; `noted` where `why` speaks
+    of the hand formula, `speed` where the figure is a time or follows from one.
     """
 
     name: str
@@ -25,6 +28,12 @@ class Row:
     hand: float | None = None
     corrected: float | None = None
     noted: bool = False
+    model_formula: str = ""
+
+    @property
+    def speed(self) -> bool:
+        """Whether a layout that does not fit has no such figure."""
+        return self.unit == "s" or self.name.startswith("MFU") or self.name in SPEEDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +65,11 @@ class Scored:
     def time(self, term: str) -> float:
         """A term of the step time in seconds."""
         return float(getattr(self.cost.time, term)[0])
+
+    @property
+    def fits(self) -> bool:
+        """Whether the memory suffices, whatever the other rules say."""
+        return bool(self.cost.memory_headroom[0] >= 0)
 
     @property
     def micro_batches(self) -> float:

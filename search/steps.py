@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from dataclasses import fields, replace
 
 from costmodel import flops, napkin_rows, params, traffic
-from costmodel.layouts import SCHEDULES, Layouts
+from costmodel.layouts import SCHEDULES, Layouts, shard_groups
 from costmodel.napkin import Figures
 from costmodel.problem import DTYPE_BYTES
-from hardware.units import format_decimal_bytes
+from hardware.units import format_bytes
 from search.fitting import fewest, largest_micro_batch
+from search.formulas import BUBBLE, Stage, divided, state_formulas
 from search.scored import Row, Scored, Step
 
 TRAFFIC = ("tensor_parallel", "context_parallel", "expert_parallel", "pipeline_send", "data_parallel")
@@ -21,12 +22,6 @@ FORMULAS = {
     "pipeline_send": "2 b s h / CP bytes a stage boundary and micro-batch",
     "data_parallel": "gradients and weights of the stage over the shard group",
     "optimizer": "bytes of the states / memory bandwidth",
-}
-BUBBLE = {
-    "1f1b": "(PP - 1)(F + B)",
-    "interleaved": "(PP - 1)(F + B) / VPP",
-    "zero-bubble": "(PP - 1)(F + B - 2 W)",
-    "dualpipe": "(PP / 2 - 1)(F&B + B - 3 W)",
 }
 MICRO = "of a micro-batch, on the slowest stage"
 
@@ -47,9 +42,10 @@ def _joined(rows: Iterator[Row], hand: Figures) -> Iterator[Row]:
         figure = hand.get(row.name)
         if figure:
             found = replace(row, hand=figure.hand, corrected=figure.corrected, formula=figure.formula)
+            found = replace(found, model_formula=row.formula if row.model is not None else "")
             yield replace(found, why=figure.why or row.why, noted=bool(figure.why))
         elif row.model is not None:
-            yield row
+            yield replace(row, model_formula=row.formula)
 
 
 Made = tuple[str, Iterator[Row]]
@@ -71,6 +67,9 @@ def _fit_rows(it: Scored, count: float, each: float) -> Iterator[Row]:
     model, active = problem.model, float(params.active(problem.model))
     kinds = f"{work.grad_dtype} gradients, fp32 master weights, two {work.moments_dtype} moments"
     yield Row("parameters N", "sum over all tensors", count, "1", "what the checkpoint holds")
+    if model.mtp_layers:
+        mtp, what = float(params.mtp(model)), "counted in memory and time, and in the FLOPs of MFU; not in N"
+        yield Row("MTP parameters", "each depth: a layer, a projection, norms", mtp, "1", what)
     if model.is_moe:
         yield Row("active parameters", "", active, "1", "with the input embedding")
         yield Row("routed parameters", "3 h f E layers", it.routed, "1", "of all experts")
@@ -130,7 +129,8 @@ def _pipeline(it: Scored) -> Made:
     verdict = "no pipeline, no bubble"
     if pp > 1:
         virtual = f" of {vpp} virtual stages each" if vpp > 1 else ""
-        verdict = f"{pp} stages{virtual}, {schedule}: the bubble takes {share:.1%} of the step"
+        verdict = f"{pp} stages{virtual}, {schedule}"
+        verdict += f": the bubble takes {share:.1%} of the step" if it.fits else ""
     return verdict, _pipeline_rows(it, share, schedule)
 
 
@@ -146,10 +146,17 @@ def _pipeline_rows(it: Scored, share: float, schedule: str) -> Iterator[Row]:
     yield Row("micro-batches m", "global batch / (DP x b)", it.micro_batches, "1", "more hide more of the bubble")
     if pp > 1:
         send = float(traffic.pipeline_send(it.problem, it.layout)[0])
-        yield Row("bubble", BUBBLE[schedule], bubble, "s", "F, B, W: forward, backward, its weight part, on a stage")
-        yield Row("bubble over ideal", "", share / (1.0 - share), "1", "of the time without a bubble")
+        yield Row("bubble", BUBBLE[schedule], bubble, "s", "F, B, W: forward, backward, its weight part")
+        yield Row(
+            "bubble over ideal",
+            "bubble / (step time - bubble)",
+            share / (1.0 - share),
+            "1",
+            "of the time without a bubble",
+        )
         yield Row("bubble share", "bubble / step time", share, "1", "of the whole step")
-        yield Row("P2P a micro-batch", "", send, "s", "one way, what overlap hides included")
+        sent = "2 b s h / CP" + " / TP" * it.axis("sequence_parallel") + " over the link between stages"
+        yield Row("P2P a micro-batch", sent, send, "s", "one way, what overlap hides included")
 
 
 def _data(it: Scored) -> Made:
@@ -168,11 +175,9 @@ def _data_rows(it: Scored) -> Iterator[Row]:
     if model.is_moe:
         yield Row("experts a GPU", "", model.experts / it.axis("ep"), "1", "of each MoE layer")
         yield Row("expert data parallel", "", tp * ranks / groups, "1", "ranks that hold the same experts")
-    yield Row("shard group", "DP x CP or a part of it", shard, "1", "ranks over which ZeRO divides the states")
+    yield Row("shard group S", "DP x CP or a part of it", shard, "1", "ranks over which ZeRO divides the states")
     yield Row("optimizer unsharded", "", optimizer, "B", "the mean over the stages, without ZeRO")
-    yield Row("parameters a GPU", "of the stage / group", it.memory("weights"), "B", "divided at ZeRO 3")
-    yield Row("gradients a GPU", "of the stage / group", it.memory("gradients"), "B", "divided from ZeRO 2 on")
-    yield Row("optimizer a GPU", "of the stage / group", it.memory("optimizer"), "B", "divided from ZeRO 1 on")
+    yield from _state_rows(it)
     if ranks > 1:
         domain, levels = it.problem.cluster.fast_domain, it.problem.cluster.levels
         if domain and tp * ranks > domain:
@@ -185,6 +190,25 @@ def _data_rows(it: Scored) -> Iterator[Row]:
             yield Row("states without ZeRO-3", "", None, "B")
     yield _time_row(it, "data_parallel")
     yield replace(_time_row(it, "optimizer"), name="optimizer step")
+
+
+def _state_rows(it: Scored) -> Iterator[Row]:
+    """What a rank of the neediest stage holds, and the bytes of it."""
+    stage, (formulas, said) = Stage.of(it.problem, it.layout), _states_said(it)
+    held, group = stage.held, shard_groups(it.layout)
+    what = f"a rank's parameters of {stage.name} ({stage.parts})"
+    yield Row("held n", what, float(held.dense[0]), "1", "before ZeRO divides them")
+    if it.problem.model.is_moe:
+        yield Row("held e", "those in routed experts", float(held.expert[0]), "1", "before ZeRO divides them")
+        yield Row("expert shard group R", "S TP / (EP ETP)", float(group[1][0]), "1", "ranks that divide e")
+    if "w" in formulas["weights"]:
+        yield Row("matrices w", "the part of n with fp8 copies", float(held.matrices[0]), "1", "without norms and ends")
+    for name, state in (("parameters", "weights"), ("gradients", "gradients"), ("optimizer", "optimizer")):
+        yield Row(f"{name} a GPU", formulas[state], it.memory(state), "B", said[state])
+
+
+def _states_said(it: Scored) -> tuple[dict[str, str], dict[str, str]]:
+    return state_formulas(it.problem, it.layout), divided(it.problem, it.layout)
 
 
 def _reduced(it: Scored) -> float:
@@ -209,6 +233,7 @@ def _communication(it: Scored) -> Made:
     total, share = float(it.cost.time.communication[0]), float(it.cost.communication_overhead[0])
     most = max(TRAFFIC, key=it.time).replace("_", " ")
     verdict = f"{share:.1%} of the step is exposed communication" + f", most of it {most}" * (total > 0)
+    verdict = verdict if it.fits else "what it would cost is not said of a layout that does not fit"
     return verdict, _communication_rows(it, total, share)
 
 
@@ -241,15 +266,17 @@ def _communication_rows(it: Scored, total: float, share: float) -> Iterator[Row]
 
 def _memory(it: Scored) -> Made:
     usable, need = it.problem.cluster.gpu.usable_memory, float(it.cost.memory_total[0])
-    verdict = f"needs {format_decimal_bytes(need)} of {format_decimal_bytes(usable)}: "
-    verdict += "it fits" if need <= usable else f"{format_decimal_bytes(need - usable)} too much"
-    return verdict, _memory_rows(it, need, usable)
+    stage = Stage.of(it.problem, it.layout).name
+    verdict = f"needs {format_bytes(need)} of {format_bytes(usable)} on {stage}: "
+    verdict += "it fits" if need <= usable else f"{format_bytes(need - usable)} too much"
+    return verdict, _memory_rows(it, need, usable, f"on {stage}")
 
 
-def _memory_rows(it: Scored, need: float, usable: float) -> Iterator[Row]:
-    why, states = "on the stage that needs most", sum(map(it.memory, ("weights", "gradients", "optimizer")))
+def _memory_rows(it: Scored, need: float, usable: float, why: str) -> Iterator[Row]:
+    states, (formulas, said) = sum(map(it.memory, ("weights", "gradients", "optimizer"))), _states_said(it)
     for term in fields(it.cost.memory):
-        yield Row(term.name.replace("_", " "), term.metadata["meaning"], it.memory(term.name), "B", why)
+        formula, reason = formulas.get(term.name, term.metadata["meaning"]), said.get(term.name, why)
+        yield Row(term.name.replace("_", " "), formula, it.memory(term.name), "B", reason)
         if term.name == "logits":
             yield Row("logits, eager loss", "", None, "B")
     yield Row("memory", "sum of the above", need, "B", "what must fit")

@@ -1,9 +1,8 @@
-"""What `search` prints: the top of the frontier, with a memory bar and where the time goes, and the account."""
+"""What `search` and `plan` print: the top of the frontier, with a memory bar and where the time goes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import fields
 from textwrap import wrap
 
 import numpy as np
@@ -15,26 +14,25 @@ from hardware.units import (
     format_bandwidth,
     format_bytes,
     format_count,
-    format_decimal_bytes,
     format_flops,
     format_seconds,
 )
+from search.account import account, least_memory
 from search.engine import SearchResult
-from search.explain import Explanation
 from search.plan import Plan
-from search.rules_memory import floors, memory_floor
-from search.scored import Row
 
-BAR = 12
+BAR = 8
 WIDTH = 120
 FORMATS: dict[str, Callable[[float], str]] = {
-    "B": format_decimal_bytes,
+    "B": format_bytes,
     "s": format_seconds,
     "B/s": format_bandwidth,
     "FLOP/s": format_flops,
     "FLOP": lambda value: f"{format_count(value)}FLOP",
 }
 COMPUTE = ("gemm", "attention", "elementwise", "kernel_gaps", "recompute")
+DEGREES = ("tp", "pp", "dp", "cp", "ep", "etp")
+"""Layouts that agree in these are alike: the table shows the best of them."""
 QUIET = {"vpp": 1, "cp": 1, "ep": 1, "etp": 1}
 """Columns that are left out when every row has this value."""
 
@@ -48,24 +46,55 @@ def title(problem: Problem) -> str:
     )
 
 
+def measure(problem: Problem) -> str:
+    """One line that says what MFU is measured against."""
+    work, peak = problem.workload, "bf16" if problem.workload.mfu_peak == "bf16" else problem.workload.precision
+    said = f"MFU against the dense {peak} peak of {format_flops(problem.peak)}, {work.flops_convention} FLOPs"
+    if problem.peak < problem.cluster.gpu.peak[work.precision]:
+        said += f"; {work.precision} may pass 100 % (--mfu-peak precision)"
+    return said
+
+
 def report(result: SearchResult, top: int, blocks: str) -> str:
-    """Title, the first `top` rows of the frontier, and the account; the frontier is not empty."""
+    """Title, the best layout for each of the first `top` sets of degrees on the frontier, and the account; the frontier
+    is not empty."""
     assert result.estimate is not None
-    rows = np.arange(min(top, len(result.frontier)))
+    first, alike = best_of_degrees(result.frontier)
+    rows = first[:top]
     layouts, cost = result.frontier.take(rows), result.estimate.take(rows)
     usable = format_bytes(result.problem.cluster.gpu.usable_memory)
-    more = len(result.frontier) - len(rows)
-    lines = [title(result.problem), f"memory against {usable} usable; time on the slowest stage", ""]
-    lines.append(frontier_table(result.problem, layouts, cost, blocks))
-    lines += [f"... {more:,} more on the frontier"] if more else []
+    more = {"#": [f"{row + 1}" for row in rows], "alike": [f"+{number}" if number else "" for number in alike[:top]]}
+    lines = [title(result.problem), f"{measure(result.problem)}; memory against {usable} usable"]
+    lines += ["best layout for each set of degrees; alike: others on the frontier with the same degrees", ""]
+    lines.append(frontier_table(result.problem, layouts, cost, blocks, more))
+    if len(first) > top:
+        lines.append(
+            f"... {len(first) - top:,} more sets of degrees (--top); the file has all {len(result.frontier):,}"
+        )
     return "\n".join([*lines, "", account(result)])
 
 
-def frontier_table(problem: Problem, layouts: Layouts, estimate: Estimate, blocks: str) -> str:
-    """One line a layout, ranked; `blocks` are the two characters of the memory bar."""
+def best_of_degrees(ranked: Layouts) -> tuple[Column, Column]:
+    """The first row of each set of degrees, in order, and how many more rows have the same."""
+    degrees = np.stack([getattr(ranked, axis) for axis in DEGREES], axis=1)
+    _, first, count = np.unique(degrees, axis=0, return_index=True, return_counts=True)
+    order = np.argsort(first)
+    return first[order], count[order] - 1
+
+
+def nothing_fits(result: SearchResult) -> str:
+    """Why no layout is feasible: the account, and the least memory that any skeleton needs."""
+    return "\n".join([f"no feasible layout for {title(result.problem)}", account(result), *least_memory(result)])
+
+
+def frontier_table(
+    problem: Problem, layouts: Layouts, estimate: Estimate, blocks: str, more: Mapping[str, list[str]] | None = None
+) -> str:
+    """One line a layout, ranked; `blocks` are the two characters of the memory bar, `more` further columns."""
     columns = {"#": [f"{row + 1}" for row in range(len(layouts))]}
     columns |= dict(_layout_columns(problem, layouts))
     columns |= dict(_result_columns(problem, estimate, blocks))
+    columns |= more or {}
     widths = {name: max(len(name), *map(len, cells)) for name, cells in columns.items()}
     return "\n".join(_line(row, widths) for row in ([*columns], *zip(*columns.values(), strict=True)))
 
@@ -115,50 +144,6 @@ def _integers(values: Column) -> list[str]:
     return [f"{value}" for value in values]
 
 
-def account(result: SearchResult) -> str:
-    """The candidates, and the rule under which each one that is not feasible was counted."""
-    count = result.account
-    lines = [
-        f"{count.candidates:,} candidates: {count.feasible:,} feasible, {len(result.frontier):,} on the frontier; "
-        f"{count.scored:,} scored, {result.solver.skeletons:,} skeletons by CP-SAT ({result.solver.status})"
-    ]
-    counted = {rule: number for rule, number in count.pruned.items() if number} | {"bounded": count.bounded}
-    width = len(f"{max(counted.values()):,}")
-    lines += [f"  {number:>{width},}  {rule}" for rule, number in counted.items() if number]
-    return "\n".join(lines)
-
-
-def nothing_fits(result: SearchResult) -> str:
-    """Why no layout is feasible: the account, and the least memory that any skeleton needs."""
-    problem = result.problem
-    lines = [f"no feasible layout for {title(problem)}", account(result)]
-    if result.account.pruned.get("memory_floor"):
-        grid = result.space.grid(problem.workload.gpus)
-        need = sum(part.megabytes(*(grid[axis] for axis in part.columns)) for part in floors(problem))
-        least = {axis: int(column[np.argmin(need)]) for axis, column in grid.items()}
-        degrees = " ".join(f"{axis} {value}" for axis, value in least.items())
-        lines.append(f"memory_floor: even {degrees} {memory_floor(problem).explain(least)}")
-    return "\n".join(lines)
-
-
-def explanation(it: Explanation) -> Iterator[str]:
-    """The lines that `explain` prints."""
-    yield title(it.problem)
-    yield from _summary(it)
-    for number, step in enumerate(it.steps, 1):
-        yield ""
-        yield f"{number}. {step.name}: {step.verdict}"
-        yield from _rows([row for row in step.rows if _shown(it, row)])
-    yield ""
-    yield "Where the time goes"
-    step_time = float(it.cost.step_time[0])
-    for part in fields(it.cost.time):
-        seconds = it.time(part.name)
-        if seconds:
-            name, share = part.name.replace("_", " "), seconds / step_time
-            yield f"   {name:<18}{format_seconds(seconds):>10}{share:7.1%}  {part.metadata['meaning']}"
-
-
 def decision(found: Plan, blocks: str) -> Iterator[str]:
     """The lines that `plan` prints: the choices with their reasons, then the plan beside the search's best."""
     yield title(found.problem)
@@ -183,57 +168,3 @@ def decision(found: Plan, blocks: str) -> Iterator[str]:
         yield f"the rule of thumb costs {slower:.1%} of step time: MFU {usual[0]:.1%} against {usual[1]:.1%}, " + (
             f"memory {memory[0]} against {memory[1]}"
         )
-
-
-def _summary(it: Explanation) -> Iterator[str]:
-    """The layout, then its speed; a layout that breaks a rule has none."""
-    cost, row = it.cost, it.layout.row(0)
-    degrees = [f"{axis} {value}" for axis, value in row.items() if axis not in ("recompute", "schedule")]
-    recompute = it.problem.profile.recompute[it.axis("recompute")].name
-    yield ", ".join([*degrees, f"recompute {recompute}", SCHEDULES[it.axis("schedule")]]).replace("_", " ")
-    yield f"layers per stage: {_runs(it.layers)}"
-    if it.place:
-        yield f"rank {it.place[0]} of {it.place[1]} on the frontier"
-    for rule, because in it.broken:
-        yield f"not feasible, {rule}: {because}"
-    if it.feasible:
-        speed = f"{cost.tokens_per_second_per_gpu[0]:,.0f} tokens/s per GPU"
-        yield f"MFU {cost.mfu[0]:.1%}, {speed}, step {format_seconds(float(cost.step_time[0]))}"
-
-
-def _runs(layers: Sequence[int]) -> str:
-    """(5, 5, 5, 4) -> "3 x 5, 4"."""
-    found: list[tuple[int, int]] = []
-    for count in layers:
-        times = found.pop()[0] if found and found[-1][1] == count else 0
-        found.append((times + 1, count))
-    return ", ".join(f"{times} x {count}" if times > 1 else f"{count}" for times, count in found)
-
-
-def _shown(it: Explanation, row: Row) -> bool:
-    """A layout that does not fit has no MFU."""
-    return bool(it.cost.memory_headroom[0] >= 0) or not row.name.startswith("MFU")
-
-
-def _rows(rows: Sequence[Row]) -> Iterator[str]:
-    """Hand, corrected and model side by side, then the formula; under it why the hand figure is corrected."""
-    cells = [(row.name, *(figure(value, row.unit) for value in (row.hand, row.corrected, row.model))) for row in rows]
-    head = ("", "hand", "corrected", "model")
-    widths = [max(map(len, column)) for column in zip(head, *cells, strict=True)]
-    left = sum(widths) + 2 * len(widths) + 3
-    for cell, text in ((head, "formula"), *zip(cells, (row.formula for row in rows), strict=True)):
-        first, *more = wrap(text, WIDTH - left) or [""]
-        figures = [f"{value:>{width}}" for value, width in zip(cell[1:], widths[1:], strict=True)]
-        yield "  ".join([f"   {cell[0]:<{widths[0]}}", *figures, first]).rstrip()
-        yield from (" " * left + part for part in more)
-        if (row := next((row for row in rows if row.name == cell[0] and row.noted), None)) is not None:
-            yield from wrap(row.why, WIDTH, initial_indent=" " * 6, subsequent_indent=" " * 6)
-
-
-def figure(value: float | None, unit: str) -> str:
-    """A figure of `explain` in three digits with its unit, counts in full; empty where there is none."""
-    if value is None:
-        return ""
-    if unit in FORMATS:
-        return FORMATS[unit](value)
-    return f"{value:,.0f}" if value == int(value) else f"{value:.3g}" if abs(value) < 1e6 else f"{value:,.0f}"

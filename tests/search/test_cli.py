@@ -80,6 +80,8 @@ def test_gpus_is_a_positive_integer(run: Callable[..., Outcome], gpus: str) -> N
         ([*SEARCH, "--global-batch", "7", "--dp", "8"], "7"),
         ([*SEARCH, "-o", "missing/frontier.parquet"], "missing"),
         ([*SEARCH, "-o", "."], "not a file"),
+        ([*SEARCH, "-o", "frontier.csv"], "Parquet"),
+        (["explain", "frontier.parquet"], "frontier.parquet"),
         ([*SEARCH, "-o", "/dev/null"], "not a file"),
         ([*SEARCH, "--all", "missing/all.parquet"], "missing"),
         ([*SEARCH, "--all", "frontier.parquet"], "frontier.parquet"),
@@ -148,7 +150,9 @@ def test_search_json_has_the_documented_keys_and_adds_up(run: Callable[..., Outc
     code, out, _ = run(*SEARCH, "--json", "--all", "all.parquet")
     found = json.loads(out)
     assert code == 0
-    assert set(found) == {"space", "solver", "frontier", "seconds"}
+    assert set(found) == {"problem", "space", "solver", "frontier", "seconds"}
+    assert found["problem"]["seq_len"] == 8192
+    assert (found["problem"]["model"], found["problem"]["mfu_peak"]) == ("llama-3.1-8b", "bf16")
     space = found["space"]
     assert set(space) == {"candidates", "pruned", "bounded", "scored", "feasible"}
     assert space["candidates"] == sum(space["pruned"].values()) + space["bounded"] + space["feasible"]
@@ -177,6 +181,27 @@ def test_nothing_fits_is_exit_3_with_the_reason_on_stderr(run: Callable[..., Out
 
 def test_progress_is_for_terminals_only(run: Callable[..., Outcome]) -> None:
     assert "\r" not in run(*SEARCH).err
+
+
+@pytest.mark.parametrize(
+    ("limits", "said"),
+    [
+        (("--tp", "16"), "tp 16 is neither"),
+        (("--tp", "16"), "--any-domain"),
+        (("--vpp", "1", "--schedule", "interleaved"), "raise vpp"),
+    ],
+)
+def test_the_rule_that_a_limit_meets_is_explained_with_its_numbers(
+    run: Callable[..., Outcome], limits: tuple[str, ...], said: str
+) -> None:
+    code, _, err = run("search", "llama-3.1-8b", "dgx-h100", "--gpus", "16", *limits)
+    assert code == 3
+    assert said in err
+
+
+def test_a_file_that_was_there_is_said_to_be_replaced(run: Callable[..., Outcome]) -> None:
+    assert "wrote frontier.parquet" in run(*SEARCH).err
+    assert "replaced frontier.parquet" in run(*SEARCH).err
 
 
 # -- list

@@ -1,6 +1,7 @@
 """`explain`: six steps that add up, broken rules named, and the same figures as the search."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,9 @@ from search import cli
 
 JOB = ("explain", "llama-3.1-70b", "dgx-h100", "--gpus", "64")
 KEYS = (
-    "model", "feasible", "violations", "place", "layers_per_stage", "step_time", "mfu", "tokens_per_second_per_gpu",
-    "communication_overhead", "memory", "memory_headroom", "memory_terms", "time_terms", "steps",
+    "problem", "model", "layout", "feasible", "violations", "place", "layers_per_stage", "step_time", "mfu",
+    "tokens_per_second_per_gpu", "communication_overhead", "memory", "memory_headroom", "memory_terms", "time_terms",
+    "steps",
 )  # fmt: skip
 STEPS = ["fit check", "TP", "PP", "DP", "communication", "memory verification"]
 
@@ -40,7 +42,9 @@ def test_the_json_is_the_documented_one(explain: Explain) -> None:
     assert [step["name"] for step in found["steps"]] == STEPS
     assert all(step["verdict"] for step in found["steps"])
     rows = [row for step in found["steps"] for row in step["rows"]]
-    assert all(tuple(row) == ("name", "formula", "hand", "corrected", "model", "unit", "why") for row in rows)
+    assert all(
+        tuple(row) == ("name", "formula", "model_formula", "hand", "corrected", "model", "unit", "why") for row in rows
+    )
     assert {row["unit"] for row in rows} == {"1", "B", "s", "B/s", "FLOP", "FLOP/s"}
 
 
@@ -126,7 +130,7 @@ def test_a_layout_whose_experts_do_not_divide_is_explained(explain: Explain) -> 
 def test_the_text_is_at_most_120_columns_wide_and_its_columns_line_up(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([*JOB, "--tp", "8", "--pp", "4"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert max(map(len, lines[3:])) <= 120
+    assert max(map(len, lines[4:])) <= 120
     first = next(number for number, line in enumerate(lines) if line.startswith("2. TP"))
     rows = [line for line in lines[first:] if "weights at" in line]
     assert len({line.index("2 N /") for line in rows}) == 1
@@ -136,7 +140,20 @@ def test_no_speed_is_printed_for_a_layout_that_does_not_fit(capsys: pytest.Captu
     assert cli.main([*JOB, "--tp", "1"]) == 3
     out, err = capsys.readouterr()
     assert "MFU" not in out
-    assert "memory" in err
+    assert "tokens/s" not in out
+    assert "Where the time goes" not in out
+    assert "no speed is given" in out
+    steps = out[out.index("1. fit check") :]
+    assert not re.search(r"of the step|\d %", steps)
+    assert re.search(r"weights +140 GB +131 GiB", steps)
+    assert re.search(r"optimizer step +-  ", steps)
+    assert (out.count("not feasible"), err.count("not feasible")) == (1, 0)
+
+
+def test_a_rule_that_the_profile_breaks_leaves_the_speed(capsys: pytest.CaptureFixture[str]) -> None:
+    """ZeRO-3 with a pipeline fits: what it would reach, could the profile launch it, is worth knowing."""
+    assert cli.main([*JOB, "--tp", "8", "--pp", "4", "--zero", "3", "--recompute", "full"]) == 3
+    assert "could it be launched: MFU" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("rank", ["1", "2"])
@@ -172,6 +189,97 @@ def test_a_rank_beyond_the_frontier_is_refused(explain: Explain, capsys: pytest.
     capsys.readouterr()
     assert cli.main(["explain", "frontier.parquet", "--rank", "100000"]) == 2
     assert "rows" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        (*JOB, "--tp", "4", "--pp", "4"),
+        (*JOB, "--tp", "4", "--pp", "4", "--zero", "2"),
+        (*JOB, "--tp", "4", "--pp", "4", "--zero", "2", "--profile", "llama3-meta"),
+        (*JOB, "--zero", "3", "--profile", "torchtitan"),
+        (*JOB, "--zero", "3", "--precision", "fp8"),
+        ("explain", "mixtral-8x7b", "dgx-h100", "--gpus", "64", "--ep", "4", "--tp", "2", "--precision", "fp8"),
+        ("explain", "deepseek-v3", "hgx-h800", "--gpus", "2048", "--pp", "16", "--ep", "64", "--profile", "deepseek",
+         "--precision", "fp8"),
+    ],
+)  # fmt: skip
+def test_the_formulas_of_the_states_give_their_figures(explain: Explain, argv: tuple[str, ...]) -> None:
+    """The printed formula, evaluated on the printed numbers, is the printed figure."""
+    _, found = explain(*argv)
+    rows = {row["name"]: row for step in found["steps"] for row in step["rows"]}
+    names = {"n": "held n", "e": "held e", "w": "matrices w", "S": "shard group S", "R": "expert shard group R"}
+    values = {letter: rows[name]["model"] for letter, name in names.items() if name in rows}
+    for state in ("weights", "gradients", "optimizer"):
+        formula = re.sub(r"[a-z0-9]+ ?[a-z]+: ", "", rows[state]["model_formula"])
+        product = re.sub(r"(?<=[\d.]) (?=[\w(])", " * ", formula)
+        assert eval(product, {}, values) == pytest.approx(rows[state]["model"], rel=1e-12), rows[state]["model_formula"]
+
+
+def test_gradients_that_are_not_divided_are_not_said_to_be(explain: Explain) -> None:
+    layout = (*JOB, "--tp", "4", "--pp", "4", "--zero", "2")
+    for profile, said in (("megatron", "divided over 4 ranks"), ("llama3-meta", "whole until the step ends")):
+        _, found = explain(*layout, "--profile", profile)
+        [row] = [row for step in found["steps"] for row in step["rows"] if row["name"] == "gradients a GPU"]
+        assert said in row["why"]
+
+
+@pytest.mark.parametrize(
+    ("argv", "stage"),
+    [
+        ((*JOB, "--tp", "8", "--pp", "4"), "stage 1 of 4"),
+        ((*JOB, "--tp", "8"), "the only stage"),
+        (("explain", "deepseek-v3", "hgx-h800", "--gpus", "256", "--pp", "16", "--ep", "16", "--profile", "deepseek",
+          "--precision", "fp8"), "stages 2 and 15 of 16"),
+    ],
+)  # fmt: skip
+def test_the_stage_that_the_memory_is_of_is_named(explain: Explain, argv: tuple[str, ...], stage: str) -> None:
+    _, found = explain(*argv)
+    assert f"on {stage}:" in found["steps"][5]["verdict"]
+
+
+def test_rows_of_nothing_are_left_out_of_the_text(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([*JOB, "--tp", "8", "--pp", "4"]) == 0
+    out = capsys.readouterr().out
+    assert "context parallel" not in out
+    assert not re.search(r" 0 (B|s) +[a-z]", out.replace("logits", ""))
+
+
+def test_the_memory_of_the_model_is_in_one_unit(capsys: pytest.CaptureFixture[str]) -> None:
+    """GB stands in the chapter's columns only, which say so."""
+    assert cli.main([*JOB, "--tp", "1"]) == 3
+    out = capsys.readouterr().out
+    verdicts = [line for line in out.splitlines() if line.startswith(("not feasible", "6."))]
+    assert all("GiB" in line and " GB" not in line for line in verdicts)
+    assert "1 GB = 1e9 B" in out
+
+
+def test_the_mtp_module_is_said_to_be_counted(explain: Explain, capsys: pytest.CaptureFixture[str]) -> None:
+    job = ("explain", "deepseek-v3", "hgx-h800", "--gpus", "2048", "--pp", "16", "--ep", "64", "--profile", "deepseek")
+    _, found = explain(*job)
+    assert found["model"]["mtp_parameters"] == 11_610_068_224
+    cli.main([*job])
+    assert "15 x 4, 1, the last + 1 MTP module" in capsys.readouterr().out
+
+
+def test_problem_and_layout_are_what_was_understood(explain: Explain) -> None:
+    _, found = explain(*JOB, "--tp", "8", "--pp", "4", "--recompute", "full")
+    assert (found["layout"]["dp"], found["layout"]["recompute"], found["layout"]["schedule"]) == (2, "full", "1f1b")
+    assert (found["problem"]["gpus"], found["problem"]["global_batch"]) == (64, 512)
+
+
+def test_a_file_is_explained_by_its_first_row_and_says_what_its_rows_are(
+    explain: Explain, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["search", "llama-3.1-8b", "dgx-h100", "--gpus", "8", "--all", "all.parquet"]) == 0
+    capsys.readouterr()
+    assert explain("explain", "frontier.parquet") == explain("explain", "frontier.parquet", "--rank", "1")
+    assert cli.main(["explain", "frontier.parquet"]) == 0
+    assert "on the frontier" in capsys.readouterr().out
+    assert cli.main(["explain", "all.parquet", "--rank", "2"]) == 0
+    out = capsys.readouterr().out
+    assert "of all feasible layouts" in out
+    assert "on the frontier" not in out
 
 
 SMALL = {

@@ -102,7 +102,7 @@ def test_nothing_fits_is_exit_3_with_the_reason(plan: Run, capsys: pytest.Captur
     out, err = capsys.readouterr()
     assert out == ""
     assert "the least that any of them needs is" in err
-    assert "of 84.9 GB" in err
+    assert "of 79.1 GiB" in err
 
 
 def test_the_best_is_shown_where_the_rule_of_thumb_ends_without_a_layout(plan: Run) -> None:

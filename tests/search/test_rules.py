@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from costmodel.floor import activation_floor, dense_floor, expert_floor, fixed_floor
 from costmodel.layouts import SCHEDULES
 from costmodel.problem import Problem
+from hardware.units import format_bytes
 from search.rule import Rule, violations
 from search.rules import rules
 from search.rules_memory import floors, memory_budget
@@ -158,7 +159,7 @@ def own(parts: dict[str, Any]) -> Problem:
             (8, 2, 1, 8),
             "profile megatron shards over all 16 ranks, not groups of 8",
         ),
-        ("memory", LLAMA | {"usable": 80e9}, (0,), (-2e9,), "needs 82.0 GB of 80.0 GB usable"),
+        ("memory", LLAMA | {"usable": 80e9}, (0,), (-2e9,), "needs 76.4 GiB of 74.5 GiB usable"),
     ],
 )
 def test_a_layout_on_each_side(
@@ -212,8 +213,8 @@ def test_memory_floor_sums_parts_rounded_down() -> None:
     whole = sum(int(np.ravel(part.megabytes(*(np.array([row[c]]) for c in part.columns)))[0]) for part in floors(case))
     assert whole <= megabytes <= whole + len(floors(case))
     [(_, reason)] = violations([found], row)
-    assert reason.startswith(f"needs at least {whole / 1e3:.1f} GB (")
-    assert reason.endswith(f"of {memory_budget(case) / 1e3:.1f} GB usable")
+    assert reason.startswith(f"needs at least {format_bytes(whole * 1e6)} (")
+    assert reason.endswith(f"of {format_bytes(memory_budget(case) * 1e6)} usable")
 
 
 @given(st.data())

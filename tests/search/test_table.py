@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,9 @@ from costmodel.problem import Problem, Workload
 from costmodel.profile import load_profile
 from hardware.catalog import load_cluster, load_gpu
 from search import cli, table
+from search.account import DEMANDS
+from search.rules import rules
+from search.space import load_space
 
 
 @pytest.fixture
@@ -80,4 +84,43 @@ def test_nothing_fits_names_the_least_that_is_needed(tmp_path: Path, capsys: pyt
     assert cli.main(["search", "llama-3.1-405b", "dgx-h100", "--gpus", "8", "-o", output]) == 3
     err = capsys.readouterr().err
     assert "needs at least" in err
-    assert "GB usable" in err
+    assert "GiB usable" in err
+
+
+def test_the_table_shows_each_set_of_degrees_once_with_its_rank_and_its_siblings() -> None:
+    """A frontier of near-twins (vpp, recompute) must not fill the table with two layouts."""
+    twins = {"tp": [4, 4, 8, 4], "dp": [2, 2, 1, 2], "vpp": [1, 2, 1, 3]}
+    same = {axis: np.ones(4) for axis in ("pp", "cp", "ep", "etp", "micro_batch", "dp_shard")}
+    zeros = {axis: np.zeros(4) for axis in ("zero_stage", "sequence_parallel", "schedule", "recompute")}
+    first, alike = table.best_of_degrees(Layouts.from_columns(twins | same | zeros))
+    assert (first.tolist(), alike.tolist()) == ([0, 2], [2, 0])
+
+
+def test_top_counts_sets_of_degrees(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["search", "llama-3.1-8b", "dgx-h100", "--gpus", "8", "--top", "3"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    start = next(number for number, line in enumerate(lines) if line.lstrip().startswith("#"))
+    degrees = [tuple(line.split()[1:5]) for line in lines[start + 1 : start + 4]]
+    assert len(set(degrees)) == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({}, "MFU against the dense bf16 peak of 989 TFLOP/s, causal FLOPs"),
+        ({"precision": "fp8"}, "fp8 may pass 100 %"),
+        ({"precision": "fp8", "mfu_peak": "precision"}, "the dense fp8 peak of 1.98 PFLOP/s"),
+        ({"flops_convention": "full"}, "full FLOPs"),
+    ],
+)
+def test_the_header_names_what_mfu_is_measured_against(problem: Problem, options: dict[str, str], said: str) -> None:
+    workload = Workload(gpus=8, seq_len=8192, global_batch=512, **options)  # type: ignore[arg-type]
+    assert said in table.measure(replace(problem, workload=workload))
+
+
+def test_every_rule_says_what_it_demands(problem: Problem) -> None:
+    known = {rule.name for rule in rules(problem, load_space(problem))}
+    assert known <= set(DEMANDS)

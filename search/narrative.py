@@ -1,0 +1,130 @@
+"""What `explain` prints: the layout, its six steps, the chapter's figures beside the model's, where the time goes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields
+from textwrap import wrap
+
+from costmodel.layouts import SCHEDULES
+from hardware.units import format_bytes, format_decimal_bytes, format_seconds
+from search.explain import Explanation
+from search.scored import Row
+from search.table import FORMATS, WIDTH, measure, title
+
+UNITS = "hand, corrected: the chapter's formulas, 1 GB = 1e9 B; model: this estimate, 1 GiB = 1024^3 B"
+UNFIT = "it does not fit, so no speed is given: every time of the model, and what follows from it, is '-'"
+
+
+def explanation(it: Explanation) -> Iterator[str]:
+    """The lines that `explain` prints."""
+    yield title(it.problem)
+    if it.fits:
+        yield measure(it.problem)
+    yield from _summary(it)
+    yield ""
+    yield UNITS
+    for number, step in enumerate(it.steps, 1):
+        yield ""
+        yield f"{number}. {step.name}: {step.verdict}"
+        yield from _rows([row for row in step.rows if _shown(row, it.fits)], fits=it.fits)
+    if it.fits:
+        yield from _time(it)
+
+
+def _time(it: Explanation) -> Iterator[str]:
+    step_time = float(it.cost.step_time[0])
+    yield ""
+    yield "Where the time goes"
+    for part in fields(it.cost.time):
+        seconds = it.time(part.name)
+        if seconds:
+            name, share = part.name.replace("_", " "), seconds / step_time
+            yield f"   {name:<18}{format_seconds(seconds):>10}{share:7.1%}  {part.metadata['meaning']}"
+
+
+def _summary(it: Explanation) -> Iterator[str]:
+    """The layout, then its speed; a layout that does not fit has none."""
+    cost, row = it.cost, it.layout.row(0)
+    degrees = [f"{axis} {value}" for axis, value in row.items() if axis not in ("recompute", "schedule")]
+    recompute = it.problem.profile.recompute[it.axis("recompute")].name
+    yield ", ".join([*degrees, f"recompute {recompute}", SCHEDULES[it.axis("schedule")]]).replace("_", " ")
+    depths = it.problem.model.mtp_layers
+    yield f"layers per stage: {_runs(it.layers)}" + (f", the last + {_depths(depths)}" if depths else "")
+    if it.place:
+        yield f"rank {it.place[0]} of {it.place[1]} {it.among}"
+    for rule, because in it.broken:
+        yield f"not feasible, {rule}: {because}"
+    if it.fits:
+        speed = f"{cost.tokens_per_second_per_gpu[0]:,.0f} tokens/s per GPU"
+        might = "" if it.feasible else "could it be launched: "
+        yield f"{might}MFU {cost.mfu[0]:.1%}, {speed}, step {format_seconds(float(cost.step_time[0]))}"
+    else:
+        yield UNFIT
+
+
+def _depths(count: int) -> str:
+    return "1 MTP module" if count == 1 else f"{count} MTP modules"
+
+
+def _runs(layers: Sequence[int]) -> str:
+    """(5, 5, 5, 4) -> "3 x 5, 4"."""
+    found: list[tuple[int, int]] = []
+    for count in layers:
+        times = found.pop()[0] if found and found[-1][1] == count else 0
+        found.append((times + 1, count))
+    return ", ".join(f"{times} x {count}" if times > 1 else f"{count}" for times, count in found)
+
+
+def _shown(row: Row, fits: bool) -> bool:
+    """Whether a row says more than that something is 0; what does not fit has no MFU."""
+    return any((row.hand, row.corrected, row.model)) and (fits or not row.name.startswith("MFU"))
+
+
+def _rows(rows: Sequence[Row], *, fits: bool) -> Iterator[str]:
+    """Hand, corrected and model side by side, then the formulas; under it why the hand figure is corrected."""
+    cells = [(row.name, figure(row.hand, row.unit), figure(row.corrected, row.unit), _model(row, fits)) for row in rows]
+    head = ("", "hand", "corrected", "model")
+    widths = [max(map(len, column)) for column in zip(head, *cells, strict=True)]
+    left = sum(widths) + 2 * len(widths) + 3
+    yield _line(head, widths, "formula")
+    for cell, row in zip(cells, rows, strict=True):
+        first, *more = wrap(_formula(row), WIDTH - left) or [""]
+        yield _line(cell, widths, first)
+        yield from (" " * left + part for part in more)
+        if row.noted:
+            yield from wrap(row.why, WIDTH, initial_indent=" " * 6, subsequent_indent=" " * 6)
+
+
+def _line(cells: Sequence[str], widths: Sequence[int], formula: str) -> str:
+    figures = [f"{value:>{width}}" for value, width in zip(cells[1:], widths[1:], strict=True)]
+    return "  ".join([f"   {cells[0]:<{widths[0]}}", *figures, formula]).rstrip()
+
+
+def _model(row: Row, fits: bool) -> str:
+    return "-" if row.speed and not fits and row.model is not None else model_figure(row.model, row.unit)
+
+
+def _formula(row: Row) -> str:
+    """The hand formula and, where it is another, the one that gives the model's figure."""
+    own = row.model_formula
+    return f"{row.formula}; model: {own}" if own and own != row.formula else row.formula
+
+
+def figure(value: float | None, unit: str) -> str:
+    """A hand figure in three digits with its unit, bytes in powers of 1000 as textbooks write them, counts in full;
+    empty where there is none."""
+    return _figure(value, unit, FORMATS | {"B": format_decimal_bytes})
+
+
+def model_figure(value: float | None, unit: str) -> str:
+    """A figure of the model, in the same way but for bytes, which are in powers of 1024."""
+    return _figure(value, unit, FORMATS | {"B": format_bytes})
+
+
+def _figure(value: float | None, unit: str, formats: Mapping[str, Callable[[float], str]]) -> str:
+    if value is None:
+        return ""
+    if unit in formats:
+        return formats[unit](value)
+    return f"{value:,.0f}" if value == int(value) else f"{value:.3g}" if abs(value) < 1e6 else f"{value:,.0f}"
