@@ -10,6 +10,7 @@ from costmodel.profile import Profile
 from costmodel.split import StageTable, split_table
 from hardware.cluster import Cluster
 from hardware.errors import InputError
+from hardware.units import format_bytes
 
 PRECISIONS: tuple[str, ...] = ("bf16", "fp16", "fp8", "mxfp8", "nvfp4")
 LOW_PRECISIONS: tuple[str, ...] = ("fp8", "mxfp8", "nvfp4")
@@ -24,7 +25,8 @@ class Workload:
 
     seq_len in tokens, global_batch in sequences; `expert_load` is the token count of the hottest expert rank over
     the mean (>= 1); `routed_nodes` limits the nodes that a token's experts lie on (0 = no limit);
-    `optimizer_offload` is the share of master weights and moments that lie in host memory (their time is not modelled).
+    `optimizer_offload` is the share of master weights and moments that lie in host memory (their time is not modelled);
+    `headroom` is memory of a GPU in bytes that a layout must leave free.
     Raises InputError with the numbers when a value is out of range.
     """
 
@@ -39,6 +41,7 @@ class Workload:
     optimizer_offload: float = 0.0
     flops_convention: str = "causal"
     mfu_peak: str = "bf16"
+    headroom: float = 0.0
 
     def __post_init__(self) -> None:
         for name in ("gpus", "seq_len", "global_batch"):
@@ -60,6 +63,8 @@ class Workload:
             raise InputError(f"optimizer_offload is a share from 0 to 1, got {self.optimizer_offload!r}")
         if self.routed_nodes < 0:
             raise InputError(f"routed_nodes must be 0 (no limit) or more, got {self.routed_nodes!r}")
+        if not 0 <= self.headroom < float("inf"):
+            raise InputError(f"headroom must be 0 bytes or more, got {self.headroom!r}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,9 +95,20 @@ class Problem:
                 f"precision {precision}: {self.cluster.gpu.name} has {', '.join(sorted(self.cluster.gpu.peak))}"
             )
 
-    def split(self, stages: Iterable[int]) -> StageTable:
+        usable, headroom = self.cluster.gpu.usable_memory, self.workload.headroom
+        if headroom >= usable:
+            raise InputError(
+                f"headroom {format_bytes(headroom)}: {self.cluster.gpu.name} has {format_bytes(usable)} usable"
+            )
+
+    @property
+    def memory_limit(self) -> float:
+        """Bytes that a layout may need: usable memory less the headroom demanded."""
+        return self.cluster.gpu.usable_memory - self.workload.headroom
+
+    def split(self, stages: Iterable[int], *, even: bool = False) -> StageTable:
         """The closed-form split of this model's layers for every number of pipeline stages in use."""
-        return split_table(self.model, self.workload.seq_len, stages)
+        return split_table(self.model, self.workload.seq_len, stages, even=even)
 
     @property
     def peak(self) -> float:

@@ -103,10 +103,16 @@ class StageTable:
         return {name: values[rows, number] for name, values in self.columns.items()}
 
 
-def split_table(model: Model, seq_len: int, stages: Iterable[int]) -> StageTable:
-    """The closed-form split for every number of stages in use (each at most the layers)."""
+def split_table(model: Model, seq_len: int, stages: Iterable[int], *, even: bool = False) -> StageTable:
+    """The closed-form split for every number of stages in use (each at most the layers).
+
+    `even` gives every stage the same layers where they divide, as frameworks do that are not told otherwise.
+    """
     weights, tail = _weights(model, seq_len)
-    layers = {pp: split_layers(weights, tail, pp) for pp in sorted(set(stages))}
+    layers = {}
+    for pp in sorted(set(stages)):
+        equal = even and model.layers % pp == 0
+        layers[pp] = (model.layers // pp,) * pp if equal else split_layers(weights, tail, pp)
     kinds = {(pp, dual): _kinds(model, counts, dual=dual) for pp, counts in layers.items() for dual in (False, True)}
     width = max(len(found) for found in kinds.values())
     names = ("rank", "count", *OWN, *(f"mirror_{name}" for name in OWN))

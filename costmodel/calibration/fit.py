@@ -9,7 +9,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.calibration.predict import FIRST_STAGE, batches, of_kind
+from costmodel.calibration.predict import FIRST_STAGE, batches, of_kind, stages_of
 from costmodel.calibration.runs import Run
 from costmodel.estimate import step_time
 from costmodel.layouts import Layouts
@@ -22,6 +22,8 @@ Rates = TypeVar("Rates", TimeRates, MemoryRates)
 
 SCALE = 0.1
 """Residuals of ln(predicted / measured) above this count linearly, not squared."""
+WEIGHTS = {"ok": 1.0, "medium": 0.4}
+"""Weight of a run's residual by its trust."""
 LEAST_RUNS = 5
 """Fewer runs than this fit nothing: a profile's own rates stay."""
 WORTH = 0.9
@@ -110,11 +112,11 @@ class Predictor:
         return np.log(found) - self.measured
 
     def _seconds(self, problem: Problem, layouts: Layouts, rows: NDArray[np.int64]) -> Vector:
-        total: Vector = step_time(problem, layouts, problem.split(np.unique(layouts.pp).tolist())).total
+        total: Vector = step_time(problem, layouts, stages_of(problem, layouts)).total
         return total
 
     def _bytes(self, problem: Problem, layouts: Layouts, rows: NDArray[np.int64]) -> Vector:
-        stages = problem.split(np.unique(layouts.pp).tolist())
+        stages = stages_of(problem, layouts)
         seen = memory(problem, layouts, stages.first() if problem.profile.name in FIRST_STAGE else stages)
         return np.array([of_kind(seen, self.runs[row].memory_kind)[i] for i, row in enumerate(rows.tolist())])
 
@@ -132,6 +134,7 @@ def fit(runs: Sequence[Run], start: Rates, *, tight: float = 1.0) -> Fit:
     before = predictor(start)
     names = _visible(predictor, start, known, before)
     knobs = [known[name] for name in names]
+    weights = np.array([WEIGHTS.get(run.trust, 1.0) for run in runs])
     first = np.array([knob.to_scale(getattr(start, name)) for name, knob in zip(names, knobs, strict=True)])
     spread = tight * np.array([knob.spread for knob in knobs])
     low = np.array([knob.to_scale(knob.low) for knob in knobs])
@@ -142,7 +145,7 @@ def fit(runs: Sequence[Run], start: Rates, *, tight: float = 1.0) -> Fit:
 
     def residuals(x: Vector) -> Vector:
         off = predictor(rates(x)) / SCALE
-        robust = np.sign(off) * np.sqrt(2.0 * (np.sqrt(1.0 + off**2) - 1.0))
+        robust = weights * np.sign(off) * np.sqrt(2.0 * (np.sqrt(1.0 + off**2) - 1.0))
         found: Vector = np.concatenate([robust, (x - first) / spread])
         return found
 

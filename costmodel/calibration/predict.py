@@ -13,8 +13,11 @@ from costmodel.estimate import Estimate, estimate
 from costmodel.layouts import Layouts
 from costmodel.memory import Memory, memory
 from costmodel.problem import Problem
+from costmodel.split import StageTable
 
 Rows = NDArray[np.int64]
+WEIGHS_ENDS = ("nanotron", "nanotron-slow", "llama3-meta", "deepseek")
+"""Profiles whose framework, or whose published run, splits layers by what they and the ends cost."""
 FIRST_STAGE = ("nanotron", "nanotron-slow")
 """Profiles whose measured memory is that of the first stage's rank alone."""
 
@@ -76,10 +79,15 @@ def predict(runs: Sequence[Run]) -> list[Prediction]:
     return found
 
 
+def stages_of(problem: Problem, layouts: Layouts) -> StageTable:
+    """The split that ran: even where the layers divide, but for frameworks that weigh the ends by themselves."""
+    return problem.split(np.unique(layouts.pp).tolist(), even=problem.profile.name not in WEIGHS_ENDS)
+
+
 def _predict(runs: Sequence[Run]) -> list[Prediction]:
     found: dict[int, Prediction] = {}
     for batch in batches(runs):
-        stages = batch.problem.split(np.unique(batch.layouts.pp).tolist())
+        stages = stages_of(batch.problem, batch.layouts)
         cost = estimate(batch.problem, batch.layouts, stages)
         seen = cost.memory
         if batch.problem.profile.name in FIRST_STAGE:
