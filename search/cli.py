@@ -21,6 +21,7 @@ from search.options import (
     add_validate,
     add_why,
     command_line,
+    show_examples,
 )
 from search.version import VERSION
 
@@ -71,6 +72,7 @@ def _parser() -> Parser:
     ):
         command = commands.add_parser(name, help=text)
         add(command)
+        show_examples(command, name)
         command.set_defaults(run=run)
     return parser
 

@@ -60,6 +60,9 @@ def _model_entry(model: Model) -> Entry:
         figures.append(figure("active parameters", f"{active}"))
         figures.append(figure("experts", f"{model.experts_per_token} of {model.experts}"))
         figures.append(figure("expert width", model.expert_ffn_hidden))
+    if model.mtp_layers:
+        summary += f", {params.mtp(model) / 1e9:.1f} more for multi-token prediction"
+        figures.append(figure("MTP modules", f"{model.mtp_layers}, {params.mtp(model)} parameters, counted"))
     figures += [
         figure("layers", model.layers),
         figure("hidden size", model.hidden),

@@ -57,7 +57,7 @@ def _summary(it: Explanation) -> Iterator[str]:
         yield f"not feasible, {rule}: {because}"
     if it.fits:
         speed = f"{cost.tokens_per_second_per_gpu[0]:,.0f} tokens/s per GPU"
-        might = "" if it.feasible else "could it be launched: "
+        might = "" if it.feasible else "were it allowed: "
         yield f"{might}MFU {cost.mfu[0]:.1%}, {speed}, step {format_seconds(float(cost.step_time[0]))}"
     else:
         yield UNFIT

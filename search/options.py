@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import NoReturn
 
 from hardware.errors import InputError
+from hardware.units import parse
 
 LARGEST = 2**31 - 1
 Value = int | str
@@ -21,11 +22,15 @@ AXES: dict[str, tuple[str, str]] = {
     "cp": ("count", "context-parallel degree"),
     "ep": ("count", "expert-parallel degree"),
     "etp": ("count", "tensor-parallel degree inside an expert"),
-    "zero": ("stage", "ZeRO stage, 0 to 3"),
-    "dp-shard": ("count", "ranks over which ZeRO shards its states; divides DP x CP"),
+    "zero": ("stage", "0: nothing sharded, 1: optimizer, 2: and gradients, 3: and weights (FSDP)"),
+    "dp-shard": ("count", "ranks over which ZeRO shards its states (HSDP where fewer than DP x CP); default: DP x CP"),
     "micro-batch": ("count", "sequences per micro-batch"),
-    "recompute": ("name", "module set of the profile: none, selective, ..., full"),
-    "sequence-parallel": ("switch", "true or false"),
+    "recompute": (
+        "name",
+        "what is recomputed in the backward pass, a set of the profile; megatron: none, norms, selective, mlp, moe, "
+        "full (list profiles shows the modules of each)",
+    ),
+    "sequence-parallel": ("switch", "true or false: split norms and dropout over the TP ranks, too"),
     "schedule": ("name", "1f1b, interleaved, zero-bubble, dualpipe"),
 }
 """The options of the axes, without their dashes: (kind of value, help)."""
@@ -83,6 +88,16 @@ def _number(text: str) -> float:
     return float(text)
 
 
+def _memory(text: str) -> float:
+    try:
+        size = parse(text, "B")
+    except InputError as error:
+        raise argparse.ArgumentTypeError(f"{text!r}: {error}") from None
+    if size != 0 and not 1e6 <= size <= 1e15:
+        raise argparse.ArgumentTypeError(f'{text!r} is {size:g} bytes; write a unit, for example "4 GiB"')
+    return size
+
+
 VALUES: dict[str, Callable[[str], Value]] = {
     "count": _count,
     "stage": _stage,
@@ -112,26 +127,59 @@ def add_axes(parser: argparse.ArgumentParser, *, many: bool) -> None:
 def add_job(parser: argparse.ArgumentParser, *, required: bool) -> None:
     """Model, cluster and what is trained; without `required` the caller checks what is missing."""
     count = None if required else "?"
-    files = "name, TOML file, config.json or its folder"
+    files = "shipped name, TOML file, Hugging Face config.json or its folder" + ("" if required else "; or FILE")
     parser.add_argument("model", nargs=count, metavar="MODEL", help=files)
     parser.add_argument("cluster", nargs=count, metavar="CLUSTER", help="name or TOML file")
     parser.add_argument("--gpus", type=_count, required=required, metavar="N", help="GPUs of the job")
     group = parser.add_argument_group("job")
 
-    def add(option: str, text: str, value: Callable[[str], object] = str, default: object = None) -> None:
-        group.add_argument(f"--{option}", type=value, default=default, metavar="VALUE", help=text)
+    def add(option: str, shown: str, text: str, value: Callable[[str], object] = str, default: object = None) -> None:
+        group.add_argument(f"--{option}", type=value, default=default, metavar=shown, help=text)
 
-    add("seq-len", "tokens; default: the model's pre-training length", _count)
-    add("global-batch", "sequences; default: 4 Mi tokens, above 1,024 GPUs 16 Mi", _count)
-    add("precision", "bf16 (default), fp16, fp8, mxfp8, nvfp4", default="bf16")
-    add("grad-dtype", "fp32, bf16, fp16; default: the profile's")
-    add("moments-dtype", "fp32, bf16, fp8; default: the profile's")
-    add("expert-load", "tokens of the hottest expert rank over the mean; default: 1", _number, 1.0)
-    add("routed-nodes", "nodes that a token's experts lie on, 0: no limit; default: the model's", _whole)
-    add("profile", "what runs the training: name or TOML file; default: megatron", default="megatron")
-    add("flops-convention", "causal (default), full, 6n", default="causal")
-    add("mfu-peak", "bf16 (default) or precision", default="bf16")
-    add("memory-margin", "probability with which a layout must fit; needs a calibrated profile", _number)
+    add("seq-len", "TOKENS", "tokens of a sequence; default: the model's pre-training length", _count)
+    add("global-batch", "SEQUENCES", "sequences a step; default: 4 Mi tokens, above 1,024 GPUs 16 Mi", _count)
+    add("precision", "NAME", "of the GEMMs: bf16 (default), fp16, fp8, mxfp8, nvfp4", default="bf16")
+    add("grad-dtype", "NAME", "in which gradients accumulate: fp32, bf16, fp16; default: the profile's")
+    add("moments-dtype", "NAME", "of the optimizer's two moments: fp32, bf16, fp8; default: the profile's")
+    load = "tokens of the hottest expert rank over the mean, 1 (default) if the router balances perfectly"
+    add("expert-load", "RATIO", load, _number, 1.0)
+    nodes = "nodes at most that the experts of one token lie on, which limits network traffic; 0: no limit"
+    add("routed-nodes", "N", f"{nodes}; default: the model's", _whole)
+    add("profile", "NAME|FILE", "what runs the training; default: megatron (list profiles)", default="megatron")
+    flops = (
+        "FLOPs that MFU counts. causal (default): exact GEMMs and the causal half of attention, as Megatron-LM; full: "
+        "the whole attention square, as PaLM and torchtitan; 6n: 6 per active parameter and token, no attention"
+    )
+    add("flops-convention", "NAME", flops, default="causal")
+    peak = (
+        "peak that MFU divides by. bf16 (default): the dense bf16 peak whatever the precision, as DeepSeek and Llama "
+        "report; precision: the dense peak of --precision"
+    )
+    add("mfu-peak", "NAME", peak, default="bf16")
+    free = 'memory of every GPU that must stay free, for example "4 GiB"; default: 0'
+    add("headroom", "BYTES", free, _memory, 0.0)
+    add("memory-margin", "P", "probability with which a layout must fit; needs a calibrated profile", _number)
+
+
+EXAMPLES = {
+    "search": (
+        "llama-3.1-70b dgx-h100 --gpus 64",
+        "deepseek-v3 hgx-h800 --gpus 2048 --profile deepseek --precision fp8 -o v3.parquet",
+    ),
+    "explain": ("frontier.parquet --rank 2", "llama-3.1-70b dgx-h100 --gpus 64 --tp 4 --pp 8 --recompute full"),
+    "why": ("llama-3.1-405b dgx-h100 --gpus 64", "llama-3.1-70b dgx-h100 --gpus 64 --tp 16"),
+    "plan": ("llama-2-13b dgx-h100 --gpus 32", "deepseek-v3 hgx-h800 --gpus 2048 --profile deepseek --precision fp8"),
+    "validate": ("runs.csv", "runs.csv --predictions predicted.csv"),
+    "calibrate": ("runs.csv -o my-profile.toml", "runs.csv -o my-profile.toml --profile torchtitan"),
+    "list": ("clusters", "profiles --json"),
+}
+"""Two calls of each command, without its name."""
+
+
+def show_examples(parser: argparse.ArgumentParser, command: str) -> None:
+    """Put the command's examples under its help."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = "\n".join(["examples:", *(f"  meshscout {command} {call}" for call in EXAMPLES[command])])
 
 
 def add_search(parser: argparse.ArgumentParser) -> None:
@@ -141,20 +189,23 @@ def add_search(parser: argparse.ArgumentParser) -> None:
     add_axes(parser, many=True)
     add = parser.add_argument
     add("--threads", type=_count, metavar="N", help="default: one a core")
-    add("--top", type=_count, default=10, metavar="K", help="rows of the table; default: 10")
+    add("--top", type=_count, default=10, metavar="K", help="sets of degrees that the table shows; default: 10")
     add("--no-bounds", action="store_true", help="score what a proven bound excludes, too")
-    add("-o", "--output", default="frontier.parquet", metavar="FILE", help="default: frontier.parquet")
-    add("--all", metavar="FILE", help="also write every feasible layout, ranked by MFU")
+    add("-o", "--output", default="frontier.parquet", metavar="FILE", help="Parquet; default: frontier.parquet")
+    add("--all", metavar="FILE", help="also write every feasible layout, ranked by MFU, as Parquet")
     add("--json", action="store_true", help="print JSON")
 
 
 def add_explain(parser: argparse.ArgumentParser) -> None:
     """The options of `explain`."""
-    parser.description = "Explain one layout: given by its degrees, or row K of a frontier that search wrote."
-    parser.usage = "%(prog)s MODEL CLUSTER --gpus N [--tp 8 --pp 4 ...]\n       %(prog)s FILE --rank K"
+    parser.description = (
+        "Explain one layout: given by its degrees, or row K of FILE, the Parquet file of a search, which takes the "
+        "model's place and says all the rest."
+    )
+    parser.usage = "%(prog)s MODEL CLUSTER --gpus N [--tp 8 --pp 4 ...]\n       %(prog)s FILE [--rank K]"
     add_job(parser, required=False)
     add_axes(parser, many=False)
-    parser.add_argument("--rank", type=_count, metavar="K", help="row of the frontier FILE to explain")
+    parser.add_argument("--rank", type=_count, metavar="K", help="row of FILE to explain; default: 1")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 

@@ -10,7 +10,9 @@ from typing import NamedTuple
 
 import pytest
 
+from costmodel.profile import load_profile
 from search import cli
+from search.options import EXAMPLES
 
 ROOT = Path(__file__).parents[2]
 SEARCH = ["search", "llama-3.1-8b", "dgx-h100", "--gpus", "8"]
@@ -224,6 +226,39 @@ def test_list_names_what_is_shipped_and_its_sources(run: Callable[..., Outcome],
     entries = json.loads(run("list", kind, "--json").out)
     assert name in {entry["name"] for entry in entries}
     assert all(figure["source"] for entry in entries for figure in entry["figures"])
+
+
+def test_the_list_says_that_mtp_is_counted_beside_the_parameters(run: Callable[..., Outcome]) -> None:
+    assert "671.0 billion parameters, 37.6 active, 11.6 more for multi-token prediction" in run("list", "models").out
+
+
+# -- help
+
+
+@pytest.mark.parametrize("command", EXAMPLES)
+def test_the_examples_of_the_help_are_commands(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main([command, "--help"])
+    shown = capsys.readouterr().out
+    for call in EXAMPLES[command]:
+        assert f"meshscout {command} {call}\n" in shown
+        cli._parser().parse_args([command, *call.split()])
+
+
+def test_the_help_names_the_recompute_sets_of_the_default_profile(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["search", "--help"])
+    shown = " ".join(capsys.readouterr().out.split())
+    assert f"megatron: {', '.join(choice.name for choice in load_profile('megatron').recompute)} (" in shown
+
+
+@pytest.mark.parametrize("word", ["causal", "full", "6n", "bf16", "Parquet", "TOKENS", "SEQUENCES"])
+def test_the_help_explains_what_has_no_plain_name(capsys: pytest.CaptureFixture[str], word: str) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["search", "--help"])
+    shown = capsys.readouterr().out
+    assert word in shown
+    assert "VALUE" not in shown
 
 
 # -- the process
