@@ -49,7 +49,7 @@ class Candidates:
         self.rules = (*outer, *inner_rules(problem, space), memory_rule(problem))
         self.memory = 1 << (len(self.rules) - 1)
         self.legal = self.memory - 1
-        self.usable = problem.cluster.gpu.usable_memory
+        self.usable = problem.memory_limit
         self.grid = space.grid(problem.workload.gpus)
         self.broken = _broken(outer, self.grid)
         self._stages = problem.split([pp for pp in (1, *space.axes["pp"]) if pp <= problem.model.layers])

@@ -34,7 +34,7 @@ def fewest(problem: Problem, layout: Layouts, axis: str) -> int | None:
     row = layout.row(0)
     degrees = [_with(problem, row, axis, degree) for degree in divisors(problem.workload.gpus)]
     rows = [found for found in degrees if found]
-    usable = problem.cluster.gpu.usable_memory
+    usable = problem.memory_limit
     fitting = [found[axis] for found, need in zip(rows, needs(problem, rows), strict=True) if need <= usable]
     return min(fitting, default=None)
 
@@ -44,7 +44,7 @@ def largest_micro_batch(problem: Problem, layout: Layouts) -> int | None:
     row = layout.row(0)
     sizes = [1 << power for power in range(LARGEST_MICRO_BATCH.bit_length())]
     rows = [row | {"micro_batch": size} for size in sizes if problem.workload.global_batch % (row["dp"] * size) == 0]
-    usable = problem.cluster.gpu.usable_memory
+    usable = problem.memory_limit
     fitting = [found["micro_batch"] for found, need in zip(rows, needs(problem, rows), strict=True) if need <= usable]
     return max(fitting, default=None)
 

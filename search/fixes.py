@@ -133,7 +133,7 @@ def _inputs(problem: Problem, space: SearchSpace, core: Sequence[tuple[Rule, Wit
 
 def _inputs_to_try(
     problem: Problem, names: set[str], rows: Iterable[Mapping[str, int]]
-) -> Iterator[tuple[str, list[int] | list[str]]]:
+) -> Iterator[tuple[str, list[int] | list[str] | list[float]]]:
     work, found = problem.workload, list(rows)
     if names & {"global_batch", "micro_batch", "micro_batches"}:
         units = [row["dp"] * row["micro_batch"] * more for row in found for more in (1, row["pp"], 2 * row["pp"])]
@@ -142,6 +142,7 @@ def _inputs_to_try(
         units = [lcm(2 * row["cp"], row["cp"] * row["tp"], 16) for row in found]
         yield "seq_len", _multiples(work.seq_len, units)
     if "memory" in names:
+        yield "headroom", [0.0] if work.headroom else []
         for name in ("grad_dtype", "moments_dtype"):
             yield name, ["bf16"] if getattr(work, name) == "fp32" else []
         halves = (work.seq_len >> times for times in range(1, work.seq_len.bit_length()))
@@ -163,7 +164,7 @@ def fewest_gpus(problem: Problem, space: SearchSpace, asked: SearchSpace | None 
     dp, and with it dp_shard, follows the number of GPUs. Nodes are tried one by one, from as many as hold the states
     to WIDEST times as many or as were asked for. `asked` is the request if `space` has lost its limits.
     """
-    node, usable, gpus = problem.cluster.gpus_per_node, problem.cluster.gpu.usable_memory, problem.workload.gpus
+    node, usable, gpus = problem.cluster.gpus_per_node, problem.memory_limit, problem.workload.gpus
     per = state_bytes(problem)
     states = (per.weight + per.gradient + per.optimizer) * total(problem.model)
     least = max(1, ceil(states / (usable * node)))

@@ -58,6 +58,7 @@ def read_problem(arguments: Namespace) -> Problem:
         routed_nodes=model.routed_nodes if routed is None else routed,
         flops_convention=arguments.flops_convention,
         mfu_peak=arguments.mfu_peak,
+        headroom=arguments.headroom,
     )
     return Problem(model=model, cluster=cluster, profile=profile, workload=workload)
 

@@ -111,7 +111,7 @@ class _Process:
         self.problem, self.model, self.profile = problem, problem.model, problem.profile
         self.rules = [rule for rule in rules(problem, space) if rule.name not in ("memory_floor", "memory")]
         gpu = problem.cluster.gpu
-        self.gpus, self.budget, self.usable = problem.workload.gpus, napkin.USABLE * gpu.memory, gpu.usable_memory
+        self.gpus, self.budget, self.usable = problem.workload.gpus, napkin.USABLE * gpu.memory, problem.memory_limit
         self.node = min(problem.cluster.fast_domain or self.gpus, max(problem.cluster.gpus_per_node, NODE), self.gpus)
         self.total = float(params.total(self.model))
         self.routed = float(self.model.moe_layers * self.model.experts * params.counts(self.model).expert)

@@ -41,12 +41,12 @@ def floors(problem: Problem) -> tuple[Floor, ...]:
 
 
 def memory_budget(problem: Problem) -> int:
-    """Usable memory of a GPU in whole MB, rounded down."""
-    return int(problem.cluster.gpu.usable_memory // MEGABYTE)
+    """Memory that a layout may need in whole MB, rounded down."""
+    return int(problem.memory_limit // MEGABYTE)
 
 
 def memory_floor(problem: Problem) -> Rule:
-    parts, budget = floors(problem), memory_budget(problem)
+    parts, budget, usable = floors(problem), memory_budget(problem), problem.cluster.gpu.usable_memory
     columns = ("tp", "pp", "cp", "ep", "etp")
 
     def need(*values: Column) -> dict[str, Column]:
@@ -56,20 +56,28 @@ def memory_floor(problem: Problem) -> Rule:
     def because(*values: int) -> str:
         found = {name: int(np.ravel(amount)[0]) for name, amount in need(*map(np.atleast_1d, values)).items()}
         shown = " + ".join(f"{name} {_size(amount)}" for name, amount in found.items() if amount)
-        return f"needs at least {_size(sum(found.values()))} ({shown}) of {_size(budget)} usable"
+        least = f"needs at least {_size(sum(found.values()))} ({shown})"
+        return f"{least} of {format_bytes(usable)} usable{kept_free(problem)}"
 
     return Rule("memory_floor", columns, lambda *values: sum(need(*values).values()) <= budget, because)
 
 
 def memory_rule(problem: Problem) -> Rule:
-    """Memory within what the GPU leaves to the job; its column is the estimate's memory_headroom in bytes."""
+    """Memory that leaves at least the headroom demanded; its column is the estimate's memory_headroom in bytes."""
     usable = problem.cluster.gpu.usable_memory
     return Rule(
         "memory",
         ("memory_headroom",),
-        lambda headroom: headroom >= 0,
-        lambda headroom: f"needs {format_bytes(usable - headroom)} of {format_bytes(usable)} usable",
+        lambda headroom: headroom >= problem.workload.headroom,
+        lambda headroom: (
+            f"needs {format_bytes(usable - headroom)} of {format_bytes(usable)} usable{kept_free(problem)}"
+        ),
     )
+
+
+def kept_free(problem: Problem) -> str:
+    """What stands after the usable memory where a headroom is demanded."""
+    return f", {format_bytes(problem.workload.headroom)} to stay free" if problem.workload.headroom else ""
 
 
 def _size(megabytes: int) -> str:

@@ -15,6 +15,7 @@ from search.conflict import Candidates, Witness, conflict
 from search.engine import SearchResult, search
 from search.fixes import Fix, fixes
 from search.rules import skeleton_rules
+from search.rules_memory import kept_free
 from search.skeletons import check_batch, first_rejection
 from search.space import ALL_RANKS, SearchSpace
 
@@ -59,7 +60,7 @@ def why(problem: Problem, space: SearchSpace, *, threads: int | None = None) -> 
 
 def _memory(problem: Problem, leanest: Witness) -> str:
     """What the leanest layout needs, and its largest terms."""
-    usable = format_bytes(problem.cluster.gpu.usable_memory)
+    usable = format_bytes(problem.cluster.gpu.usable_memory) + kept_free(problem)
     cost = estimate(problem, Layouts.of(**{axis.name: leanest.row[axis.name] for axis in fields(Layouts)}))
     terms = {term.name.replace("_", " "): float(getattr(cost.memory, term.name)[0]) for term in fields(Memory)}
     largest = sorted(terms, key=lambda name: -terms[name])[:TERMS]
@@ -165,4 +166,6 @@ def _change(name: str, before: object, after: object) -> str:
     if isinstance(after, bool):
         return _label(name) if after else f"no {_label(name)}"
     shown = ",".join(map(str, before)) if isinstance(before, list) else before
+    if name == "headroom":
+        return f"headroom {format_bytes(float(str(before)))} -> {format_bytes(float(str(after)))}"
     return f"{'GPUs' if name == 'gpus' else _label(name)} {shown} -> {after}"
