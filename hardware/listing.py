@@ -35,15 +35,21 @@ _UNKNOWN = Provenance("assumed", "no source given")
 _BY_NAME = Provenance("assumed", "data/aliases.toml, for tables that name the GPU only")
 
 
-def describe_gpus() -> tuple[Entry, ...]:
-    """What `meshscout list gpus` prints; the last lines tell its other names and the cluster taken for it."""
+def describe_gpus(*names: str) -> tuple[Entry, ...]:
+    """What `meshscout list gpus` prints of these names or files, or of all that are shipped.
+
+    The last lines tell a shipped GPU's other names and the cluster taken for it.
+    """
     aliases = gpu_aliases()
-    return tuple(_gpu_entry(load_gpu(name), aliases.get(name, ())) for name in gpu_names())
+    gpus = [load_gpu(name) for name in names or gpu_names()]
+    return tuple(
+        _gpu_entry(gpu, aliases[gpu.name]) if gpu.name in aliases else _entry(gpu, _gpu_numbers) for gpu in gpus
+    )
 
 
-def describe_clusters() -> tuple[Entry, ...]:
-    """What `meshscout list clusters` prints."""
-    return tuple(_entry(load_cluster(name), _cluster_numbers) for name in cluster_names())
+def describe_clusters(*names: str) -> tuple[Entry, ...]:
+    """What `meshscout list clusters` prints of these names or files, or of all that are shipped."""
+    return tuple(_entry(load_cluster(name), _cluster_numbers) for name in names or cluster_names())
 
 
 def _gpu_entry(gpu: Gpu, aliases: tuple[str, ...]) -> Entry:
@@ -62,7 +68,7 @@ def _entry(machine: _Machine, numbers: Callable[[_Machine], Iterator[tuple[str, 
 
 
 def _gpu_numbers(gpu: Gpu) -> Iterator[tuple[str, str, str]]:
-    yield "memory", "memory", f"{gpu.memory / 1e9:g} GB"
+    yield "memory", "memory", f"{gpu.memory / 1e9:g} GiB, sold as {gpu.memory / 1e9:g} GB"
     yield "usable_memory", "usable memory", units.format_bytes(gpu.usable_memory)
     yield "memory_bandwidth", "memory bandwidth", units.format_bandwidth(gpu.memory_bandwidth)
     yield "memory_efficiency", "share of it in kernels", f"{gpu.memory_efficiency:.2f}"
@@ -97,4 +103,6 @@ def _all_reduce_at_best(level: Level) -> str:
     """Bus bandwidth of the largest message in the largest group of the curve that the level joins."""
     curve = level.curves["all_reduce"]
     fitting = [row for group, row in zip(curve.group, curve.efficiency, strict=True) if not 0 < level.size < group]
-    return units.format_bandwidth((fitting or curve.efficiency)[-1][-1] * level.effective_bandwidth)
+    best = (fitting or curve.efficiency)[-1][-1]
+    text = units.format_bandwidth(best * level.effective_bandwidth)
+    return f"{text} (in-switch reduction)" if best > 1 else text

@@ -215,7 +215,7 @@ def _is_file(arguments: Namespace) -> bool:
 def _list(arguments: Namespace) -> int:
     from search.listing import print_list
 
-    print_list(arguments.kind, as_json=arguments.json)
+    print_list(arguments.kind, *arguments.names, as_json=arguments.json)
     return DONE
 
 

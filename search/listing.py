@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import costmodel
 from costmodel.model import Model, load_model, model_names
+from hardware.errors import InputError
 from hardware.listing import Entry, Figure, describe_clusters, describe_gpus
-from hardware.reader import Provenance, Table
+from hardware.reader import Provenance, Table, did_you_mean
 
 PROFILES = Path(costmodel.__file__).parent / "profiles"
 DITTO = '"'
+WIDTH = 120
 SPACES = Path(__file__).parent / "spaces"
 
 
-def print_list(kind: str, *, as_json: bool) -> None:
-    """Print the entries of one kind (models, clusters, gpus, profiles, spaces) to stdout."""
-    entries = DESCRIBE[kind]()
+def print_list(kind: str, *names: str, as_json: bool) -> None:
+    """Print the entries of one kind (models, clusters, gpus, profiles, spaces), all or those named, to stdout.
+
+    Raises InputError for a name that is not shipped and no file.
+    """
+    entries = DESCRIBE[kind](*names)
     if as_json:
         print(json.dumps([_record(entry) for entry in entries], indent=2))
         return
@@ -32,18 +38,26 @@ def _record(entry: Entry) -> dict[str, object]:
 
 
 def _lines(entry: Entry) -> Iterator[str]:
-    """The entry's figures as aligned lines; a source like that of the line above is a ditto mark."""
-    yield f"{entry.name}: {entry.summary}"
-    width = max(len(figure.text) for figure in entry.figures)
+    """The entry's figures as aligned lines, wrapped; a source like that of the line above is a ditto mark."""
+    yield from _wrapped(f"{entry.name}: {entry.summary}", 4)
+    width = max((len(figure.text) for figure in entry.figures), default=0)
+    label = max([30, *(len(figure.label) for figure in entry.figures)])
     above = ""
     for figure in entry.figures:
         source = f"[{figure.provenance.tag}] {figure.provenance.source}"
-        yield f"    {figure.label:<30} {figure.text:<{min(width, 30)}} {DITTO if source == above else source}"
+        start = f"    {figure.label:<{label}} {figure.text:<{min(width, 30)}} "
+        yield from _wrapped(
+            start + (DITTO if source == above else source), len(start) if len(start) < 80 else label + 5
+        )
         above = source
 
 
-def _describe_models() -> tuple[Entry, ...]:
-    return tuple(_model_entry(load_model(name)) for name in model_names())
+def _wrapped(line: str, indent: int) -> list[str]:
+    return textwrap.wrap(line, WIDTH, subsequent_indent=" " * indent, break_on_hyphens=False)
+
+
+def _describe_models(*names: str) -> tuple[Entry, ...]:
+    return tuple(_model_entry(load_model(name)) for name in names or model_names())
 
 
 def _model_entry(model: Model) -> Entry:
@@ -73,18 +87,28 @@ def _model_entry(model: Model) -> Entry:
     return Entry(name=model.name, summary=summary, figures=tuple(figures))
 
 
-def _describe_profiles() -> tuple[Entry, ...]:
-    return tuple(_file_entry(path) for path in sorted(PROFILES.glob("*.toml")))
+def _describe_profiles(*names: str) -> tuple[Entry, ...]:
+    return tuple(map(_file_entry, _files(PROFILES, "profile", names)))
 
 
-def _describe_spaces() -> tuple[Entry, ...]:
-    return tuple(_file_entry(path) for path in sorted(SPACES.glob("*.toml")))
+def _describe_spaces(*names: str) -> tuple[Entry, ...]:
+    return tuple(map(_file_entry, _files(SPACES, "space", names)))
+
+
+def _files(folder: Path, what: str, names: tuple[str, ...]) -> Iterator[Path]:
+    """The files shipped in a folder: all, or those of some names, which may be paths of TOML files instead."""
+    shipped = {path.stem: path for path in sorted(folder.glob("*.toml"))}
+    for name in names or shipped:
+        if name not in shipped and not name.endswith(".toml"):
+            raise InputError(f"unknown {what} {name!r}{did_you_mean(name, shipped) or ';'} known: {', '.join(shipped)}")
+        yield shipped.get(name, Path(name))
 
 
 def _file_entry(path: Path) -> Entry:
     """What a TOML file says, as it says it; a profile's `base` is the profile that gives the rest."""
     table = Table.load(path)
-    return Entry(name=path.stem, summary=table.text("summary"), figures=tuple(_file_figures(table)))
+    summary = table.text("summary", f"{path}, its own numbers alone")
+    return Entry(name=path.stem, summary=summary, figures=tuple(_file_figures(table)))
 
 
 def _file_figures(table: Table) -> Iterator[Figure]:
@@ -110,7 +134,7 @@ def _text(value: object) -> str:
     return str(value["name"] if isinstance(value, dict) else value)
 
 
-DESCRIBE: dict[str, Callable[[], tuple[Entry, ...]]] = {
+DESCRIBE: dict[str, Callable[..., tuple[Entry, ...]]] = {
     "models": _describe_models,
     "clusters": describe_clusters,
     "gpus": describe_gpus,

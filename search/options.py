@@ -254,6 +254,7 @@ def add_list(parser: argparse.ArgumentParser) -> None:
     """The options of `list`."""
     parser.description = "List what is shipped, with the source of every number."
     parser.add_argument("kind", choices=("models", "clusters", "gpus", "profiles", "spaces"))
+    parser.add_argument("names", nargs="*", metavar="NAME|FILE", help="of these alone; default: all that are shipped")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 

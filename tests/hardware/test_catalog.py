@@ -301,8 +301,12 @@ def test_the_listing_shows_key_numbers_with_their_sources() -> None:
     assert figures["nvlink, all-reduce reaches"].provenance.tag == "measured"
     bridged = {figure.label: figure.text for figure in clusters["pcie-h100-nvl"].figures}
     assert bridged["nvlink, all-reduce reaches"] == "212 GB/s"
+    above = {entry.name for entry in clusters.values() if any("in-switch" in part.text for part in entry.figures)}
+    assert "dgx-h200" in above
+    assert "dgx-h100" not in above
     gpus = {entry.name: entry for entry in describe_gpus()}
     assert tuple(gpus) == gpu_names()
+    assert [part.text for part in gpus["B200"].figures[:2]] == ["180 GiB, sold as 180 GB", "178 GiB"]
     assert gpus["A800"].figures[-2].text == "hgx-a800"
     assert "A800-80G" in gpus["A800"].figures[-1].text
     for entry in (*clusters.values(), *gpus.values()):
