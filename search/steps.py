@@ -6,30 +6,23 @@ from collections.abc import Iterator
 from dataclasses import fields, replace
 
 from costmodel import flops, napkin_rows, params, traffic
-from costmodel.layouts import SCHEDULES, Layouts, shard_groups
+from costmodel.layouts import SCHEDULES
 from costmodel.napkin import Figures
 from costmodel.problem import DTYPE_BYTES
 from hardware.units import format_bytes
 from search.fitting import fewest, largest_micro_batch
-from search.formulas import BUBBLE, Stage, divided, state_formulas
+from search.formulas import BUBBLE, Stage
 from search.scored import Row, Scored, Step
+from search.steps_data import Made, data_step, states_said, time_row
 
 TRAFFIC = ("tensor_parallel", "context_parallel", "expert_parallel", "pipeline_send", "data_parallel")
-FORMULAS = {
-    "tensor_parallel": "collectives of 2 b s h / CP bytes in each layer",
-    "context_parallel": "CP - 1 hops with the keys and values of b s / CP tokens",
-    "expert_parallel": "b s / (CP TP) tokens to k experts and back in each MoE layer",
-    "pipeline_send": "2 b s h / CP bytes a stage boundary and micro-batch",
-    "data_parallel": "gradients and weights of the stage over the shard group",
-    "optimizer": "bytes of the states / memory bandwidth",
-}
 MICRO = "of a micro-batch, on the slowest stage"
 
 
 def steps(it: Scored) -> tuple[Step, ...]:
     """The six steps in order; rows that nothing has a figure for are left out."""
     hand = napkin_rows.figures(it.problem, it.layout)
-    made = (_fit, _tensor, _pipeline, _data, _communication, _memory)
+    made = (_fit, _tensor, _pipeline, data_step, _communication, _memory)
     return tuple(
         Step(name, verdict, tuple(_joined(rows, hand[name])))
         for name, (verdict, rows) in zip(hand, (step(it) for step in made), strict=True)
@@ -46,9 +39,6 @@ def _joined(rows: Iterator[Row], hand: Figures) -> Iterator[Row]:
             yield replace(found, why=figure.why or row.why, noted=bool(figure.why))
         elif row.model is not None:
             yield replace(row, model_formula=row.formula)
-
-
-Made = tuple[str, Iterator[Row]]
 
 
 def _fit(it: Scored) -> Made:
@@ -72,18 +62,44 @@ def _fit_rows(it: Scored, count: float, each: float) -> Iterator[Row]:
         yield Row("MTP parameters", "each depth: a layer, a projection, norms", mtp, "1", what)
     if model.is_moe:
         yield Row("active parameters", "", active, "1", "with the input embedding")
-        yield Row("routed parameters", "3 h f E layers", it.routed, "1", "of all experts")
+        yield Row(
+            "routed parameters", f"{3 if model.gated_mlp else 2} h f E x MoE layers", it.routed, "1", "of all experts"
+        )
         yield Row("parameters not routed", "N - routed", count - it.routed, "1", "on every expert rank")
         yield Row("experts a token", "k", model.experts_per_token, "1", "that the router chooses")
     yield Row("all weights", "2 N", 2.0 * count, "B", "two bytes a parameter")
-    yield Row("optimizer states", "", (each - 2.0 - DTYPE_BYTES[work.grad_dtype]) * count, "B", "master and moments")
+    adam = each - 2.0 - DTYPE_BYTES[work.grad_dtype]
+    yield Row("optimizer states", f"{adam:g} N", adam * count, "B", "master and moments")
     yield Row("states", f"{each:g} N", each * count, "B", f"2-byte weights, {kinds}")
-    yield Row("states over all GPUs", "", each * count / work.gpus, "B", "if every state were sharded over all")
+    yield Row(
+        "states over all GPUs",
+        f"{each:g} N / GPUs",
+        each * count / work.gpus,
+        "B",
+        "if every state were sharded over all",
+    )
     yield Row("usable memory", "memory less the driver's", gpu.usable_memory, "B", f"what a job gets on {gpu.name}")
-    yield Row("weights over memory", "", 2.0 * count / gpu.usable_memory, "1", "GPUs that the weights alone fill")
+    yield Row(
+        "weights over memory",
+        "2 N / usable memory",
+        2.0 * count / gpu.usable_memory,
+        "1",
+        "GPUs that the weights alone fill",
+    )
+    yield from _compute_rows(it, active)
+
+
+def _compute_rows(it: Scored, active: float) -> Iterator[Row]:
+    problem, work, model = it.problem, it.problem.workload, it.problem.model
     per_token = flops.step_flops_per_token(model, work.seq_len, work.flops_convention, active)
     yield Row("peak", "", problem.peak * work.gpus, "FLOP/s", "dense")
-    yield Row("compute a step", "", per_token * problem.tokens, "FLOP", "attention included, recomputation not")
+    yield Row(
+        "compute a step",
+        f"{work.flops_convention} FLOPs of a token x tokens",
+        per_token * problem.tokens,
+        "FLOP",
+        "attention included, recomputation not",
+    )
 
 
 def _tensor(it: Scored) -> Made:
@@ -107,20 +123,26 @@ def _tensor_rows(it: Scored) -> Iterator[Row]:
     )
     yield Row("TP argument", "", None, "1", "GPUs that the weights fill to 0.7")
     yield Row("min TP", "", least, "1", "the fewest at which this layout fits, DP taking up the rest")
-    yield Row("weights at min TP", "", weights / least if least else None, "B")
-    yield Row("weights at this TP", "", weights / tp, "B", "before PP, EP and ZeRO divide them")
+    yield Row("weights at min TP", "2 N / T_min", weights / least if least else None, "B")
+    yield Row("weights at this TP", "2 N / T", weights / tp, "B", "before PP, EP and ZeRO divide them")
     if model.is_moe:
-        yield Row("parameters an expert", "", params.counts(model).expert, "1", "of one layer")
+        yield Row(
+            "parameters an expert",
+            f"{3 if model.gated_mlp else 2} h f",
+            params.counts(model).expert,
+            "1",
+            "of one layer",
+        )
     yield Row("NVLink bandwidth", "", it.problem.cluster.levels[0].bandwidth, "B/s", "one way")
     if tp > 1:
         tokens = it.axis("micro_batch") * it.problem.workload.seq_len / it.axis("cp")
         count = 6 if it.problem.profile.recompute[it.axis("recompute")].full else 4
         yield Row("TP message", "", 2.0 * tokens * model.hidden, "B", MICRO)
         yield Row("all-reduces a layer", "", count, "1", "or as many pairs of gather and scatter")
-        yield Row("TP all-reduce a layer", "", once / layers, "s", MICRO)
-        yield Row("TP total", "", once, "s", MICRO)
+        yield Row("TP all-reduce a layer", "TP total / layers of the stage, exposed", once / layers, "s", MICRO)
+        yield Row("TP total", "tensor parallel / m, exposed", once, "s", MICRO)
         yield Row("TP total, all layers", "", once / layers * model.layers if it.axis("pp") > 1 else None, "s", MICRO)
-        yield _time_row(it, "tensor_parallel")
+        yield time_row(it, "tensor_parallel")
 
 
 def _pipeline(it: Scored) -> Made:
@@ -140,7 +162,7 @@ def _pipeline_rows(it: Scored, share: float, schedule: str) -> Iterator[Row]:
     least = fewest(it.problem, it.layout, "pp")
     yield Row("PP argument", "", None, "1", "stages that the weights fill to 0.7")
     yield Row("min PP", "", least, "1", "the fewest at which this layout fits, DP taking up the rest")
-    yield Row("weights of a stage", "", weights, "B", "the mean, before EP and ZeRO divide them")
+    yield Row("weights of a stage", "2 N / (T P)", weights, "B", "the mean, before EP and ZeRO divide them")
     yield Row("layers, fewest", split, min(it.layers), "1", "a stage with embedding or head gets fewer")
     yield Row("layers, most", split, max(it.layers), "1", "the slowest stage sets the pace")
     yield Row("micro-batches m", "global batch / (DP x b)", it.micro_batches, "1", "more hide more of the bubble")
@@ -159,76 +181,6 @@ def _pipeline_rows(it: Scored, share: float, schedule: str) -> Iterator[Row]:
         yield Row("P2P a micro-batch", sent, send, "s", "one way, what overlap hides included")
 
 
-def _data(it: Scored) -> Made:
-    stage, dp, shard = it.axis("zero_stage"), it.axis("dp"), it.axis("dp_shard")
-    verdict = f"{dp} replicas, ZeRO {stage} over {shard} ranks" if stage else f"{dp} replicas, states not sharded"
-    if dp * it.axis("cp") == 1:
-        verdict = "one replica, nothing to reduce"
-    return verdict, _data_rows(it)
-
-
-def _data_rows(it: Scored) -> Iterator[Row]:
-    model, dp, shard, groups = it.problem.model, it.axis("dp"), it.axis("dp_shard"), it.axis("ep") * it.axis("etp")
-    ranks, tp, states = dp * it.axis("cp"), it.axis("tp"), it.problem.workload
-    optimizer = (4.0 + 2.0 * DTYPE_BYTES[states.moments_dtype]) * sum(it.held)
-    yield Row("DP", "GPUs / (TP x PP x CP)", dp, "1", "what the other degrees leave")
-    if model.is_moe:
-        yield Row("experts a GPU", "", model.experts / it.axis("ep"), "1", "of each MoE layer")
-        yield Row("expert data parallel", "", tp * ranks / groups, "1", "ranks that hold the same experts")
-    yield Row("shard group S", "DP x CP or a part of it", shard, "1", "ranks over which ZeRO divides the states")
-    yield Row("optimizer unsharded", "", optimizer, "B", "the mean over the stages, without ZeRO")
-    yield from _state_rows(it)
-    if ranks > 1:
-        domain, levels = it.problem.cluster.fast_domain, it.problem.cluster.levels
-        if domain and tp * ranks > domain:
-            seen = levels[1].bandwidth * max(1, domain // tp)
-            yield Row("node bandwidth", "NICs of a group in a node", seen, "B/s", "what one data-parallel group sees")
-        yield Row("DP all-reduce", "2 (D - 1) / D of the gradients", _reduced(it), "s", "before overlap, once a step")
-        if it.axis("zero_stage") == 3:
-            yield Row("ZeRO-3 volumes", "", 3, "1", "gather, gather, scatter")
-            yield Row("ZeRO-3 traffic", "", _gathered(it), "s", "before overlap, for every micro-batch")
-            yield Row("states without ZeRO-3", "", None, "B")
-    yield _time_row(it, "data_parallel")
-    yield replace(_time_row(it, "optimizer"), name="optimizer step")
-
-
-def _state_rows(it: Scored) -> Iterator[Row]:
-    """What a rank of the neediest stage holds, and the bytes of it."""
-    stage, (formulas, said) = Stage.of(it.problem, it.layout), _states_said(it)
-    held, group = stage.held, shard_groups(it.layout)
-    what = f"a rank's parameters of {stage.name} ({stage.parts})"
-    yield Row("held n", what, float(held.dense[0]), "1", "before ZeRO divides them")
-    if it.problem.model.is_moe:
-        yield Row("held e", "those in routed experts", float(held.expert[0]), "1", "before ZeRO divides them")
-        yield Row("expert shard group R", "S TP / (EP ETP)", float(group[1][0]), "1", "ranks that divide e")
-    if "w" in formulas["weights"]:
-        yield Row("matrices w", "the part of n with fp8 copies", float(held.matrices[0]), "1", "without norms and ends")
-    for name, state in (("parameters", "weights"), ("gradients", "gradients"), ("optimizer", "optimizer")):
-        yield Row(f"{name} a GPU", formulas[state], it.memory(state), "B", said[state])
-
-
-def _states_said(it: Scored) -> tuple[dict[str, str], dict[str, str]]:
-    return state_formulas(it.problem, it.layout), divided(it.problem, it.layout)
-
-
-def _reduced(it: Scored) -> float:
-    """Seconds of a plain all-reduce of a rank's gradients."""
-    plain = replace(it.layout, zero_stage=it.layout.zero_stage * 0)
-    return float(_sent(it, plain).reduce_last[0])
-
-
-def _gathered(it: Scored) -> float:
-    """Seconds of what ZeRO-3 moves for one micro-batch."""
-    sent = _sent(it, it.layout)
-    return float((sent.gather_forward + sent.gather_backward + sent.reduce_each + sent.reduce_last)[0])
-
-
-def _sent(it: Scored, layout: Layouts) -> traffic.DataTraffic:
-    one = layout.tp * 1.0
-    dense, expert = (one / one * part for part in it.held)
-    return traffic.data_parallel(it.problem, layout, dense, expert)
-
-
 def _communication(it: Scored) -> Made:
     total, share = float(it.cost.time.communication[0]), float(it.cost.communication_overhead[0])
     most = max(TRAFFIC, key=it.time).replace("_", " ")
@@ -241,15 +193,25 @@ def _communication_rows(it: Scored, total: float, share: float) -> Iterator[Row]
     busy = (it.time("gemm") + it.time("attention") + it.time("elementwise")) * 2.0 / 3.0 + it.time("recompute")
     exposed = it.time("tensor_parallel") + it.time("pipeline_send")
     model, work, mfu = it.problem.model, it.problem.workload, float(it.cost.mfu[0])
-    yield from (_time_row(it, term) for term in TRAFFIC)
+    yield from (time_row(it, term) for term in TRAFFIC)
     yield Row("exposed", "sum of the above", total, "s", "what overlap does not hide")
     if not model.is_moe:
         yield Row(
-            "backward a micro-batch", "", busy / it.micro_batches, "s", "two thirds of compute, and recomputation"
+            "backward a micro-batch",
+            "(2 / 3 compute + recompute) / m",
+            busy / it.micro_batches,
+            "s",
+            "two thirds of compute, and recomputation",
         )
         if exposed:
-            yield Row("exposed a micro-batch", "", exposed / it.micro_batches, "s", "TP and P2P")
-            yield Row("efficiency", "", 1.0 - share, "1", "of the whole step")
+            yield Row(
+                "exposed a micro-batch",
+                "(tensor parallel + pipeline send) / m",
+                exposed / it.micro_batches,
+                "s",
+                "TP and P2P",
+            )
+            yield Row("efficiency", "1 - exposed / step time", 1.0 - share, "1", "of the whole step")
     yield Row("communication overhead", "exposed / step time", share, "1", "communication overhead")
     yield Row("MFU", "model FLOPs / (step time x peak)", mfu, "1", f"FLOPs by the convention {work.flops_convention}")
     if not model.is_moe:
@@ -273,7 +235,7 @@ def _memory(it: Scored) -> Made:
 
 
 def _memory_rows(it: Scored, need: float, usable: float, why: str) -> Iterator[Row]:
-    states, (formulas, said) = sum(map(it.memory, ("weights", "gradients", "optimizer"))), _states_said(it)
+    states, (formulas, said) = sum(map(it.memory, ("weights", "gradients", "optimizer"))), states_said(it)
     for term in fields(it.cost.memory):
         formula, reason = formulas.get(term.name, term.metadata["meaning"]), said.get(term.name, why)
         yield Row(term.name.replace("_", " "), formula, it.memory(term.name), "B", reason)
@@ -284,14 +246,9 @@ def _memory_rows(it: Scored, need: float, usable: float, why: str) -> Iterator[R
     yield Row("headroom", "usable memory - memory", usable - need, "B", "negative when it does not fit")
     if it.problem.model.is_moe:
         dense, expert = it.held
-        yield Row("shared weights a GPU", "", 2.0 * dense, "B", "the mean over the stages")
-        yield Row("expert parameters a GPU", "", expert, "1", "the mean over the stages")
-        yield Row("expert weights a GPU", "", 2.0 * expert, "B", "the mean over the stages")
+        yield Row("shared weights a GPU", "2 (N - routed) / (TP PP)", 2.0 * dense, "B", "the mean over the stages")
+        yield Row("expert parameters a GPU", "routed / (EP ETP PP)", expert, "1", "the mean over the stages")
+        yield Row("expert weights a GPU", "2 routed / (EP ETP PP)", 2.0 * expert, "B", "the mean over the stages")
     yield Row("states a GPU", "weights + gradients + optimizer", states, "B", why)
     largest = largest_micro_batch(it.problem, it.layout)
     yield Row("largest micro-batch", "a power of two, at most 64", largest, "1", "that fits, all else equal")
-
-
-def _time_row(it: Scored, term: str) -> Row:
-    meaning = next(part.metadata["meaning"] for part in fields(it.cost.time) if part.name == term)
-    return Row(term.replace("_", " "), FORMULAS[term], it.time(term), "s", meaning)

@@ -224,6 +224,21 @@ def test_gradients_that_are_not_divided_are_not_said_to_be(explain: Explain) -> 
         assert said in row["why"]
 
 
+def test_the_formula_of_the_model_stands_beside_a_hand_formula_that_is_another(
+    explain: Explain, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """12 bytes of optimizer by hand are 8 with bf16 moments; experts divide by EP, not by TP."""
+    job = ("explain", "mixtral-8x7b", "dgx-h100", "--gpus", "64", "--ep", "4", "--tp", "2", "--moments-dtype", "bf16")
+    _, found = explain(*job)
+    rows = {row["name"]: row for step in found["steps"] for row in step["rows"]}
+    assert (rows["optimizer states"]["formula"], rows["optimizer states"]["model_formula"]) == ("12 N", "8 N")
+    total, routed = rows["parameters N"]["model"], rows["routed parameters"]["model"]
+    assert "routed / (EP ETP PP)" in rows["optimizer unsharded"]["model_formula"]
+    assert rows["optimizer unsharded"]["model"] == pytest.approx(8 * ((total - routed) / 2 + routed / 4))
+    cli.main([*job])
+    assert "12 N; model: 8 N" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("argv", "stage"),
     [
