@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from costmodel.calibration.predict import Prediction, predict
-from costmodel.calibration.runs import Run, read_runs
+from costmodel.calibration.runs import RUNS, Run, read_runs
 from costmodel.calibration.validate import TRUST, validate
 from hardware.errors import InputError
 
@@ -18,9 +18,9 @@ COLUMNS = ("id", "step_time", "memory", "oom", "step_time_low", "step_time_high"
 WORST = 10
 
 
-def score(path: str, trust: str) -> tuple[dict[str, Any], list[Prediction]]:
+def score(path: str | None, trust: str) -> tuple[dict[str, Any], list[Prediction]]:
     """The documented object of `validate --json`, and the predictions that it scores."""
-    runs, skipped = read_runs(path)
+    runs, skipped = read_runs(path or RUNS)
     found = predict(runs)
     return validate(found, skipped, trust), found
 

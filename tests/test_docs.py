@@ -10,15 +10,27 @@ import pytest
 DOCS = Path(__file__).parents[1] / "docs"
 
 
-@pytest.fixture(scope="module")
-def maker() -> ModuleType:
-    """docs/make_worked_examples.py."""
-    spec = importlib.util.spec_from_file_location("make_worked_examples", DOCS / "make_worked_examples.py")
+def script(name: str) -> ModuleType:
+    """A script of docs/ as a module."""
+    spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def maker() -> ModuleType:
+    """docs/make_worked_examples.py."""
+    return script("make_worked_examples")
+
+
+def test_the_accuracy_tables_have_not_drifted() -> None:
+    """If this fails, predictions have changed: run `python docs/make_accuracy.py` and read the difference."""
+    page, readme = script("make_accuracy").page()
+    assert (DOCS / "accuracy.md").read_text() == page
+    assert (DOCS.parent / "README.md").read_text() == readme
 
 
 @pytest.fixture(scope="module")

@@ -41,6 +41,8 @@ SLOW_BUSBW = 440.0
 """GB/s inside a node below which nanotron's machines were in their slow state."""
 
 REQUIRED = ("model", "hidden", "layers", "heads", "vocab", "gpu", "gpus", "framework", "gbs", "mbs", "seq")
+RUNS = Path(__file__).parents[1] / "data" / "runs.csv.gz"
+"""Published, measured runs, each with its source."""
 GIB = float(2**30)
 _profile, _cluster, _model = lru_cache(load_profile), lru_cache(load_cluster), lru_cache(load_model)
 ZERO = {"none": 0, "distopt": 1, "distopt(ZeRO-1)": 1, "zero1": 1, "zero2": 2, "zero3": 3, "fsdp": 3, "hsdp": 3}
