@@ -160,7 +160,10 @@ class Profile:
         names = [choice.name for choice in self.recompute]
         wanted = self.selective if name == "selective" else name
         if wanted not in names:
-            raise InputError(f"recompute {name!r}: profile {self.name} has {', '.join(names)} and selective")
+            known = [*names, *(() if "selective" in names else (f"selective (= {self.selective})",))]
+            raise InputError(
+                f"recompute {name!r}{did_you_mean(name, known) or ':'} profile {self.name} has {', '.join(known)}"
+            )
         return names.index(wanted)
 
 

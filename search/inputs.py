@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from argparse import Namespace
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from costmodel.layouts import SCHEDULES, Layouts
-from costmodel.model import load_model
+from costmodel.model import load_model, model_names
 from costmodel.problem import Problem, Workload, default_global_batch
 from costmodel.profile import Profile, load_profile
 from hardware.catalog import load_cluster
@@ -46,6 +47,9 @@ def read_problem(arguments: Namespace) -> Problem:
     profile = load_profile(arguments.profile).on(cluster.gpu)
     if arguments.memory_margin is not None:
         raise InputError(f"memory-margin {arguments.memory_margin:g}: profile {profile.name} is not calibrated")
+    if arguments.seq_len is None and not (arguments.model in model_names() or arguments.model.endswith(".toml")):
+        length = f"sequences of {model.seq_len:,} tokens, as a config.json does not tell the length in pre-training"
+        print(f"meshscout: {length}; --seq-len sets it", file=sys.stderr)
     seq_len, routed = arguments.seq_len or model.seq_len, arguments.routed_nodes
     workload = Workload(
         gpus=arguments.gpus,

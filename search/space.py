@@ -178,12 +178,13 @@ def _find(name: str) -> Path:
 
 
 def _read(table: Table, problem: Problem, possible: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
-    """Every axis of a space file, restricted to what the problem allows."""
+    """Every axis of a space file, or of the default space where it is left out, within what the problem allows."""
     table.text("summary", default="no summary")
-    own, most = table.table("axes"), table.optional_table("at_most")
-    axes = {}
+    usual, axes = Table.load(_DATA / "default.toml"), {}
     for axis in AXES:
-        ceiling = most.optional_integer(axis, minimum=1) if most else None
+        own = _holder(table, usual, "axes", axis)
+        most = _holder(table, table if own.file == table.file else usual, "at_most", axis)
+        ceiling = most.optional_integer(axis, minimum=1)
         raw = own.raw(axis)
         values: set[int] = set()
         for entry in raw if isinstance(raw, list) else [raw]:
@@ -197,6 +198,15 @@ def _read(table: Table, problem: Problem, possible: Mapping[str, tuple[int, ...]
         axes[axis] = tuple(sorted(values))
     table.finish()
     return axes
+
+
+def _holder(table: Table, usual: Table, part: str, axis: str) -> Table:
+    """The part (axes, at_most) of a space file that holds an axis, else that of `usual`; empty if there is none."""
+    for file in (table, usual):
+        found = file.optional_table(part)
+        if found is not None and found.has(axis):
+            return found
+    return Table({}, usual.file, part)
 
 
 def _word(problem: Problem, axis: str, word: str, possible: tuple[int, ...]) -> tuple[int, ...]:

@@ -60,5 +60,8 @@ def test_an_unknown_name_is_answered_with_the_nearest():
 def test_selective_is_the_recommended_set():
     profile = load_profile("megatron")
     assert profile.recompute[profile.recompute_code("selective")].modules == ("layernorm", "moe_act", "mla_up_proj")
-    with pytest.raises(InputError, match="selectiv"):
+    with pytest.raises(InputError, match="recompute 'selectivly'; did you mean 'selective'") as caught:
         profile.recompute_code("selectivly")
+    assert str(caught.value).endswith("profile megatron has none, norms, selective, mlp, moe, full")
+    with pytest.raises(InputError, match=r"nanotron has none, full, selective \(= full\)$"):
+        load_profile("nanotron").recompute_code("foo")

@@ -178,6 +178,7 @@ def test_a_frontier_whose_model_has_changed_is_refused(
     text = json.dumps(SMALL)
     config.write_text(text)
     assert cli.main(["search", str(config), "dgx-h100", "--gpus", "8", "-o", "my.parquet"]) == 0
+    assert "sequences of 4,096 tokens, as a config.json does not tell" in capsys.readouterr().err
     config.write_text(text.replace("128256", "64000"))
     capsys.readouterr()
     assert cli.main(["explain", "my.parquet", "--rank", "1"]) == 2

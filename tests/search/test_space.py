@@ -164,7 +164,7 @@ def test_a_space_file_gives_lists_words_and_ceilings(tmp_path: Path) -> None:
     ("old", "new", "message"),
     [
         ("[axes]", "[axes]\ntq = [1]", "own.toml: unknown key 'axes.tq'"),
-        ("cp = [1]", "", "own.toml: axes.cp is missing"),
+        ("[axes]", "axes = 3\n[other]", "own.toml: axes = 3: expected a table"),
         ('pp = "divisors"', 'pp = "all"', "own.toml: axes.pp: pp 'all': expected whole numbers (words: divisors)"),
         ("tp = [1, 2, 4, 8, 16]", "tp = [3, 5]", "own.toml: axes.tp: no value fits the problem; possible are 1, 2, 4"),
         ("tp = [1, 2, 4, 8, 16]", "tp = [1.5]", "own.toml: axes.tp: tp 1.5: expected whole numbers"),
@@ -180,6 +180,18 @@ def test_a_wrong_space_file_names_the_key(tmp_path: Path, old: str, new: str, me
     with pytest.raises(InputError) as caught:
         load_space(problem("llama-3.1-70b", gpus=16), str(path))
     assert message in str(caught.value)
+
+
+def test_axes_that_a_file_leaves_out_are_those_of_the_default_space(tmp_path: Path) -> None:
+    """With their ceilings: all of cp would be 2,048 ranks."""
+    case, path = problem("llama-3.1-70b", gpus=2048, seq_len=131072), tmp_path / "own.toml"
+    default = load_space(case).axes
+    path.write_text("[axes]\ntp = [2, 4]\n")
+    assert load_space(case, str(path)).axes == {**default, "tp": (2, 4)}
+    path.write_text("[at_most]\ncp = 4\n")
+    assert load_space(case, str(path)).axes == {**default, "cp": (1, 2, 4)}
+    path.write_text('[axes]\ncp = "divisors"\n')
+    assert max(load_space(case, str(path)).axes["cp"]) > max(default["cp"]) == 64
 
 
 def test_unknown_spaces_are_named() -> None:
