@@ -260,7 +260,9 @@ def add_list(parser: argparse.ArgumentParser) -> None:
 
 def add_validate(parser: argparse.ArgumentParser) -> None:
     """Options of `validate`."""
-    parser.add_argument("runs", metavar="RUNS.csv", nargs="?", help="a table of measured runs; default: the shipped ones")
+    parser.add_argument(
+        "runs", metavar="RUNS.csv", nargs="?", help="a table of measured runs; default: the shipped ones"
+    )
     parser.add_argument("--predictions", metavar="FILE.csv", help="write a prediction for every run")
     parser.add_argument("--trust", choices=("ok", "medium", "low"), default="ok", help="least trust of a run (ok)")
     parser.add_argument("--json", action="store_true", help="print JSON in SI units")
