@@ -26,7 +26,7 @@ TILE = 128.0
 HALF_TILES = 200.0
 """Blocks of 128 queries and one head at which fused attention reaches half of its rate (8 heads at 4k: 0.16/0.40)."""
 CAST_BYTES = 3.0
-"""HBM bytes per element of a GEMM's input that its cast to fewer bits moves beyond the producing kernel's own: copies by
+"""HBM bytes per element of a GEMM's input that its cast to fewer bits moves beyond the kernel that made it: copies by
 row and by column are written, one of them from a second read."""
 CE_BYTES = 10.0
 """HBM bytes per logit that the fused cross entropy moves, at a third of the bandwidth."""

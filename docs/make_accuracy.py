@@ -70,10 +70,10 @@ def page() -> tuple[str, str]:
     text = [
         "# Accuracy",
         "",
-        "Published, measured runs against predictions, by `meshscout validate`. The runs are shipped with their sources.",
+        "Published, measured runs against predictions, by `meshscout validate`. The runs are shipped, with sources.",
         "The rates of `costmodel/profiles/fitted/` were fitted to these runs, so the figures say how well one set of",
-        "physical rates a framework and GPU describes them, not how well an unseen machine is predicted. Left out of the",
-        "fit, a source costs more: InternEvo 6.7 % instead of 5.4, torchtitan 19.5 instead of 13.7 (median 8.8).",
+        "physical rates a framework and GPU describes them, not how well an unseen machine is predicted. A source that is",
+        "left out of the fit costs more: InternEvo 6.7 % instead of 5.4, torchtitan 19.5 instead of 13.7 (median 8.8).",
         "",
         f"{score['rows']:,} trusted rows; {len(skipped)} of all {rows:,} rows lack what a prediction needs.",
         f"All step times: mean error {share(time['mape'])}, median {share(time['median_ape'])}.",
