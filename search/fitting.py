@@ -21,6 +21,12 @@ def usual_schedule(profile: Profile, pp: int, vpp: int = 1) -> int:
     return SCHEDULES.index(usual)
 
 
+def usual_etp(problem: Problem, tp: int, cp: int, ep: int) -> int:
+    """Degree inside an expert that is taken when none is named: 1, or tp where the profile cannot launch 1."""
+    bound = problem.model.is_moe and problem.profile.ep_spans_cp_tp
+    return tp if bound and (ep == 1 or ep % (cp * tp)) else 1
+
+
 def needs(problem: Problem, rows: Sequence[Mapping[str, int]]) -> list[float]:
     """Bytes that must fit, for each of some layouts."""
     if not rows:

@@ -16,7 +16,7 @@ from costmodel.problem import Problem, Workload, default_global_batch
 from costmodel.profile import Profile, load_profile
 from hardware.catalog import load_cluster
 from hardware.errors import InputError
-from search.fitting import usual_schedule
+from search.fitting import usual_etp, usual_schedule
 from search.options import COLUMNS
 from search.space import SearchSpace, load_space
 
@@ -99,6 +99,7 @@ def typed_layout(arguments: Namespace) -> Chosen:
         raise InputError(f"{degrees} = {tp * pp * cp * axes['dp']}, not the {gpus} GPUs of the job")
     axes.setdefault("sequence_parallel", int(tp > 1 and profile.sequence_parallel))
     axes.setdefault("schedule", usual_schedule(profile, pp, axes.get("vpp", 1)))
+    axes.setdefault("etp", usual_etp(problem, tp, cp, axes.get("ep", 1)))
     axes.setdefault("zero_stage", _usual_stage(profile, pp))
     axes.setdefault("recompute", profile.recompute_code(profile.default_recompute))
     return _chosen(problem, arguments.space, Layouts.of(**axes), any_domain=arguments.any_domain)

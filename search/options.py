@@ -246,7 +246,8 @@ def command_line(command: str, given: Mapping[str, object]) -> str:
             continue
         words.append(f"--{name.replace('_', '-')}")
         if value is not True:
-            words.append(",".join(map(str, value)) if isinstance(value, tuple | list) else str(value))
+            parts = value if isinstance(value, tuple | list) else (value,)
+            words.append(",".join(f"{part:.15g}" if isinstance(part, float) else str(part) for part in parts))
     return shlex.join(words)
 
 

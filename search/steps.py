@@ -12,6 +12,7 @@ from costmodel.problem import DTYPE_BYTES
 from hardware.units import format_bytes
 from search.fitting import fewest, largest_micro_batch
 from search.formulas import BUBBLE, Stage
+from search.rules_memory import kept_free
 from search.scored import Row, Scored, Step
 from search.steps_data import Made, data_step, states_said, time_row
 
@@ -229,8 +230,9 @@ def _communication_rows(it: Scored, total: float, share: float) -> Iterator[Row]
 def _memory(it: Scored) -> Made:
     usable, need = it.problem.cluster.gpu.usable_memory, float(it.cost.memory_total[0])
     stage = Stage.of(it.problem, it.layout).name
-    verdict = f"needs {format_bytes(need)} of {format_bytes(usable)} on {stage}: "
-    verdict += "it fits" if need <= usable else f"{format_bytes(need - usable)} too much"
+    limit = it.problem.memory_limit
+    verdict = f"needs {format_bytes(need)} of {format_bytes(usable)}{kept_free(it.problem)} on {stage}: "
+    verdict += "it fits" if need <= limit else f"{format_bytes(need - limit)} too much"
     return verdict, _memory_rows(it, need, usable, f"on {stage}")
 
 

@@ -46,6 +46,17 @@ def test_a_frontier_remembers_it(
     assert json.loads(capsys.readouterr().out)["memory_headroom"] >= 40 * GIB
 
 
+def test_explain_holds_a_layout_against_it(capsys: pytest.CaptureFixture[str]) -> None:
+    fits = (*JOB, "--zero", "1", "--recompute", "full")
+    assert cli.main(["explain", *fits]) == 0
+    capsys.readouterr()
+    assert cli.main(["explain", *fits, "--headroom", "60 GiB"]) == 3
+    out, err = capsys.readouterr()
+    assert "of 79.1 GiB, 60 GiB to stay free on the only stage" in out
+    assert "it fits" not in out
+    assert "--headroom 64424509440 " in err
+
+
 def test_why_says_that_less_headroom_would_do(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["why", *JOB, "--headroom", "70GiB", "--json"]) == 3
     found = json.loads(capsys.readouterr().out)

@@ -122,6 +122,14 @@ def test_torchtitan_puts_whole_tensor_and_context_groups_into_an_expert_group():
     assert broken(case, tp=4, dp=16, etp=4, zero_stage=3, sequence_parallel=1) == []
 
 
+@pytest.mark.parametrize("degrees", [("--tp", "4"), ("--tp", "8", "--ep", "2"), ("--tp", "2", "--ep", "8")])
+def test_an_expert_is_split_as_the_framework_launches_it(run: Callable[..., Outcome], degrees: tuple[str, ...]) -> None:
+    """Where etp is left out, explain does not take one that torchtitan refuses."""
+    argv = ("mixtral-8x7b", "dgx-h100", "--gpus", "64", "--profile", "torchtitan", *degrees)
+    found = json.loads(run("explain", *argv, "--json").out)
+    assert [part["rule"] for part in found["violations"] if part["rule"] != "memory"] == []
+
+
 def test_other_frameworks_place_experts_freely():
     """The rules above are torchtitan's alone."""
     case = problem("mixtral-8x7b", gpus=64)
