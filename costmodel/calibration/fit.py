@@ -9,7 +9,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.calibration.predict import FIRST_STAGE, batches, of_kind, stages_of
+from costmodel.calibration.predict import FIRST_STAGE, batches, of_kind, stages_of, with_rates
 from costmodel.calibration.runs import Run
 from costmodel.estimate import step_time
 from costmodel.layouts import Layouts
@@ -103,10 +103,8 @@ class Predictor:
 
     def __call__(self, rates: TimeRates | MemoryRates) -> Vector:
         found = np.empty(len(self.runs))
-        name = "time" if self.kind is TimeRates else "memory"
         for batch in self.batches:
-            changed: Profile = replace(batch.problem.profile, **{name: rates})  # type: ignore[arg-type]
-            problem = replace(batch.problem, profile=changed)
+            problem = with_rates(batch.problem, rates)
             score = self._seconds if self.kind is TimeRates else self._bytes
             found[batch.rows] = score(problem, batch.layouts, batch.rows)
         return np.log(found) - self.measured

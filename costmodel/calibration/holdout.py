@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from costmodel.calibration.fit import Calibration, calibrate
-from costmodel.calibration.predict import Prediction, predict
+from costmodel.calibration.predict import Prediction, predict, with_rates
 from costmodel.calibration.runs import Run
-from costmodel.profile import MemoryRates, Profile, TimeRates
+from costmodel.profile import Profile
 
 
 def leave_one_source_out(runs: Sequence[Run], profile: Profile) -> list[Prediction]:
@@ -28,10 +28,8 @@ def _with_rates(run: Run, profile: Profile, found: Sequence[Calibration]) -> Run
     gpu = run.problem.cluster.gpu
     by_key = {it.key: it for it in found}
     part = by_key.get(gpu.name) or by_key.get(gpu.architecture)
-    time, memory = profile.time, profile.memory
-    if part is not None and part.time is not None and isinstance(part.time.rates, TimeRates):
-        time = part.time.rates
-    if part is not None and part.memory is not None and isinstance(part.memory.rates, MemoryRates):
-        memory = part.memory.rates
-    own = replace(run.problem.profile, time=time, memory=memory)
-    return replace(run, problem=replace(run.problem, profile=own))
+    problem = with_rates(with_rates(run.problem, profile.time), profile.memory)
+    for each in (part.time, part.memory) if part else ():
+        if each is not None:
+            problem = with_rates(problem, each.rates)
+    return replace(run, problem=problem)

@@ -13,6 +13,7 @@ from costmodel.estimate import Estimate, estimate
 from costmodel.layouts import Layouts
 from costmodel.memory import Memory, memory
 from costmodel.problem import Problem
+from costmodel.profile import MemoryRates, TimeRates
 from costmodel.split import StageTable
 
 Rows = NDArray[np.int64]
@@ -77,6 +78,15 @@ def predict(runs: Sequence[Run]) -> list[Prediction]:
     for index, it in zip(again, _predict([_with_default(runs[i], selective=True) for i in again]), strict=True):
         found[index] = it
     return found
+
+
+def with_rates(problem: Problem, rates: TimeRates | MemoryRates) -> Problem:
+    """The problem under other rates; a loss that keeps no logits, as a run states it, stays so."""
+    profile = problem.profile
+    if isinstance(rates, TimeRates):
+        return replace(problem, profile=replace(profile, time=rates))
+    kept = rates if profile.memory.logit_bytes else replace(rates, logit_bytes=0.0)
+    return replace(problem, profile=replace(profile, memory=kept))
 
 
 def stages_of(problem: Problem, layouts: Layouts) -> StageTable:
