@@ -184,7 +184,8 @@ def load_profile(name: str, *, fitted: bool = True) -> Profile:
             hint = did_you_mean(name, profile_names()) or f"; known: {', '.join(profile_names())}"
             raise InputError(f"unknown profile {name!r}{hint}")
     table = Table.load(path)
-    base_name = table.optional_text("base")
+    shipped = [name for name in profile_names() if name != path.stem or path.parent != DATA]
+    base_name = table.optional_text("base", choices=shipped)
     base = load_profile(base_name) if base_name else None
     profile = _read(table, base, path.stem)
     table.finish()
