@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from statistics import NormalDist
 
 from costmodel.model import Model
 from costmodel.profile import Profile
@@ -26,7 +28,8 @@ class Workload:
     seq_len in tokens, global_batch in sequences; `expert_load` is the token count of the hottest expert rank over
     the mean (>= 1); `routed_nodes` limits the nodes that a token's experts lie on (0 = no limit);
     `optimizer_offload` is the share of master weights and moments that lie in host memory (their time is not modelled);
-    `headroom` is memory of a GPU in bytes that a layout must leave free.
+    `headroom` is memory of a GPU in bytes that a layout must leave free; `memory_margin` is the probability with which
+    a layout must fit (0.5: its predicted memory must).
     Raises InputError with the numbers when a value is out of range.
     """
 
@@ -39,6 +42,7 @@ class Workload:
     expert_load: float = 1.0
     routed_nodes: int = 0
     optimizer_offload: float = 0.0
+    memory_margin: float = 0.5
     flops_convention: str = "causal"
     mfu_peak: str = "bf16"
     headroom: float = 0.0
@@ -61,6 +65,8 @@ class Workload:
             raise InputError(f"expert_load is hottest rank over mean and at least 1, got {self.expert_load!r}")
         if not 0.0 <= self.optimizer_offload <= 1.0:
             raise InputError(f"optimizer_offload is a share from 0 to 1, got {self.optimizer_offload!r}")
+        if not 0.5 <= self.memory_margin < 1.0:
+            raise InputError(f"memory_margin is a probability from 0.5 to below 1, got {self.memory_margin!r}")
         if self.routed_nodes < 0:
             raise InputError(f"routed_nodes must be 0 (no limit) or more, got {self.routed_nodes!r}")
         if not 0 <= self.headroom < float("inf"):
@@ -103,8 +109,12 @@ class Problem:
 
     @property
     def memory_limit(self) -> float:
-        """Bytes that a layout may need: usable memory less the headroom demanded."""
-        return self.cluster.gpu.usable_memory - self.workload.headroom
+        """Bytes that a layout may need: usable memory less the headroom demanded, over what memory may exceed its
+        prediction by with the probability that `memory_margin` leaves (normal in the logarithm, profile's interval).
+        """
+        free = self.cluster.gpu.usable_memory - self.workload.headroom
+        sigma = math.log(self.profile.interval.memory_high) / NormalDist().inv_cdf(0.9)
+        return free / math.exp(NormalDist().inv_cdf(self.workload.memory_margin) * sigma)
 
     def split(self, stages: Iterable[int], *, even: bool = False) -> StageTable:
         """The closed-form split of this model's layers for every number of pipeline stages in use."""

@@ -20,7 +20,7 @@ from search.fitting import usual_etp, usual_schedule
 from search.options import COLUMNS
 from search.space import SearchSpace, load_space
 
-NAMES = ("model", "cluster", "profile", "space", "any_domain")
+NAMES = ("model", "family", "cluster", "profile", "space", "any_domain")
 """The arguments that, beside the workload and the limits, say what is searched."""
 
 
@@ -43,10 +43,8 @@ class Chosen:
 
 def read_problem(arguments: Namespace) -> Problem:
     """The problem that the arguments describe; defaults come from the model and the profile. Raises InputError."""
-    model, cluster = load_model(arguments.model), load_cluster(arguments.cluster)
+    model, cluster = load_model(arguments.model, arguments.family), load_cluster(arguments.cluster)
     profile = load_profile(arguments.profile).on(cluster.gpu)
-    if arguments.memory_margin is not None:
-        raise InputError(f"memory-margin {arguments.memory_margin:g}: profile {profile.name} is not calibrated")
     if arguments.seq_len is None and not (arguments.model in model_names() or arguments.model.endswith(".toml")):
         length = f"sequences of {model.seq_len:,} tokens, as a config.json does not tell the length in pre-training"
         print(f"meshscout: {length}; --seq-len sets it", file=sys.stderr)
@@ -63,6 +61,7 @@ def read_problem(arguments: Namespace) -> Problem:
         flops_convention=arguments.flops_convention,
         mfu_peak=arguments.mfu_peak,
         headroom=arguments.headroom,
+        memory_margin=arguments.memory_margin,
     )
     return Problem(model=model, cluster=cluster, profile=profile, workload=workload)
 
@@ -130,7 +129,7 @@ def stored_layout(path: str, rank: int) -> Chosen:
     given: Mapping[str, Any] = stored.provenance["inputs"]
     cluster = load_cluster(given["cluster"])
     problem = Problem(
-        model=load_model(given["model"]),
+        model=load_model(given["model"], given.get("family")),
         cluster=cluster,
         profile=load_profile(given["profile"]).on(cluster.gpu),
         workload=Workload(**stored.provenance["workload"]),

@@ -130,6 +130,8 @@ def add_job(parser: argparse.ArgumentParser, *, required: bool) -> None:
     files = "shipped name, TOML file, Hugging Face config.json or its folder" + ("" if required else "; or FILE")
     parser.add_argument("model", nargs=count, metavar="MODEL", help=files)
     parser.add_argument("cluster", nargs=count, metavar="CLUSTER", help="name or TOML file")
+    family = "read MODEL's config.json as this model_type"
+    parser.add_argument("--as", dest="family", metavar="FAMILY", help=family)
     parser.add_argument("--gpus", type=_count, required=required, metavar="N", help="GPUs of the job")
     group = parser.add_argument_group("job")
 
@@ -158,7 +160,8 @@ def add_job(parser: argparse.ArgumentParser, *, required: bool) -> None:
     add("mfu-peak", "NAME", peak, default="bf16")
     free = 'memory of every GPU that must stay free, for example "4 GiB"; default: 0'
     add("headroom", "BYTES", free, _memory, 0.0)
-    add("memory-margin", "P", "probability with which a layout must fit; needs a calibrated profile", _number)
+    margin = "probability with which a layout must fit, by the profile's interval; default: 0.5, as predicted"
+    add("memory-margin", "P", margin, _number, 0.5)
 
 
 EXAMPLES = {
@@ -244,7 +247,7 @@ def command_line(command: str, given: Mapping[str, object]) -> str:
         value = given.get(name, default)
         if value == default or name in ("model", "cluster"):
             continue
-        words.append(f"--{name.replace('_', '-')}")
+        words.append("--as" if name == "family" else f"--{name.replace('_', '-')}")
         if value is not True:
             parts = value if isinstance(value, tuple | list) else (value,)
             words.append(",".join(f"{part:.15g}" if isinstance(part, float) else str(part) for part in parts))

@@ -63,12 +63,13 @@ def memory_floor(problem: Problem) -> Rule:
 
 
 def memory_rule(problem: Problem) -> Rule:
-    """Memory that leaves at least the headroom demanded; its column is the estimate's memory_headroom in bytes."""
+    """Memory within the problem's limit; the rule's column is the estimate's memory_headroom in bytes."""
     usable = problem.cluster.gpu.usable_memory
+    least = usable - problem.memory_limit
     return Rule(
         "memory",
         ("memory_headroom",),
-        lambda headroom: headroom >= problem.workload.headroom,
+        lambda headroom: headroom >= least,
         lambda headroom: (
             f"needs {format_bytes(usable - headroom)} of {format_bytes(usable)} usable{kept_free(problem)}"
         ),
@@ -76,8 +77,11 @@ def memory_rule(problem: Problem) -> Rule:
 
 
 def kept_free(problem: Problem) -> str:
-    """What stands after the usable memory where a headroom is demanded."""
-    return f", {format_bytes(problem.workload.headroom)} to stay free" if problem.workload.headroom else ""
+    """What stands after the usable memory where a headroom or a margin is demanded."""
+    work = problem.workload
+    free = f", {format_bytes(work.headroom)} to stay free" if work.headroom else ""
+    sure = f", to fit with probability {work.memory_margin:g} at most {format_bytes(problem.memory_limit)}"
+    return free + sure * (work.memory_margin > 0.5)
 
 
 def _size(megabytes: int) -> str:

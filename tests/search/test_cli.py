@@ -11,6 +11,7 @@ from typing import NamedTuple
 import pytest
 
 from costmodel.profile import load_profile
+from hardware.catalog import load_cluster
 from search import cli
 from search.options import EXAMPLES
 
@@ -74,7 +75,8 @@ def test_gpus_is_a_positive_integer(run: Callable[..., Outcome], gpus: str) -> N
         ([*SEARCH, "--grad-dtype", "int8"], "int8"),
         ([*SEARCH, "--expert-load", "0.5"], "0.5"),
         ([*SEARCH, "--expert-load", "nan"], "nan"),
-        ([*SEARCH, "--memory-margin", "0.9"], "calibrated"),
+        ([*SEARCH, "--memory-margin", "1"], "memory_margin"),
+        ([*SEARCH, "--as", "llama"], "family"),
         ([*SEARCH, "--flops-convention", "9n"], "9n"),
         ([*SEARCH, "--mfu-peak", "fp7"], "fp7"),
         ([*SEARCH, "--profile", "megatorn"], "megatron"),
@@ -298,3 +300,14 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         cli.main(["--version"])
     assert stop.value.code == 0
     assert capsys.readouterr().out.startswith("meshscout 0.")
+
+
+def test_a_memory_margin_keeps_layouts_that_fit_with_that_probability(tmp_path, capsys):
+    """0.9 leaves what the profile's interval says that memory may exceed its prediction by."""
+    frontier = tmp_path / "f.parquet"
+    assert cli.main([*SEARCH, "--memory-margin", "0.9", "-o", str(frontier), "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["frontier"]
+    profile = load_profile("megatron")
+    usable = load_cluster("dgx-h100").gpu.usable_memory
+    assert all(row["memory"] * profile.interval.memory_high <= usable * (1 + 1e-9) for row in rows)
+    assert cli.main(["explain", str(frontier), "--json"]) == 0
