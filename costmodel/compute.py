@@ -127,7 +127,7 @@ def gemm_seconds(problem: Problem, gemm: Gemm, *, wgrad: bool = False) -> Column
     """
     gpu, rates = problem.cluster.gpu, problem.profile.time
     low = problem.workload.precision in LOW_PRECISIONS
-    table = gpu.gemm[problem.profile.fp8_recipe if low else "bf16"]
+    table = gpu.gemm.get(problem.profile.fp8_recipe if low else "bf16", gpu.gemm["bf16"])
     peak = gpu.peak[problem.workload.precision]
     share = rates.gemm_fp4 if problem.workload.precision == "nvfp4" else rates.gemm_fp8 if low else rates.gemm
     if gemm.grouped:

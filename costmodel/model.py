@@ -198,7 +198,7 @@ def _build(path: Path, values: dict[str, Any]) -> Model:
 
 
 def _check_type(model: str, key: str, kind: object, value: object) -> None:
-    lowest, highest = int(key in _AT_LEAST_ONE), 10_000 if key in ("layers", "mtp_layers") else _HIGHEST
+    lowest, highest = int(key in _AT_LEAST_ONE), 2_000 if key in ("layers", "mtp_layers") else _HIGHEST
     if kind is int:
         good, must = type(value) is int and lowest <= value <= highest, f"an integer from {lowest} to {highest}"
     elif kind is bool:

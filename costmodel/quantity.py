@@ -6,6 +6,6 @@ from dataclasses import field
 from typing import Any
 
 
-def quantity(meaning: str, unit: str = "1") -> Any:
-    """A dataclass field without a default, with `meaning` and SI `unit` in its metadata."""
-    return field(metadata={"meaning": meaning, "unit": unit})
+def quantity(meaning: str, unit: str = "1", within: tuple[float, float] | None = None) -> Any:
+    """A dataclass field without a default, with `meaning`, SI `unit` and the least and most it can be in its metadata."""
+    return field(metadata={"meaning": meaning, "unit": unit, "within": within})

@@ -136,7 +136,7 @@ def _read_levels(table: Table, gpu: str) -> tuple[tuple[Level, ...], dict[str, P
 def _read_level(table: Table, name: str, gpu: str, *, outer: bool) -> tuple[Level, dict[str, Provenance]]:
     bandwidth = physical(table, "bandwidth", "B/s")
     size = table.integer("size", minimum=0)
-    oversubscription = table.number("oversubscription", default=1.0, minimum=1, unit="1")
+    oversubscription = table.number("oversubscription", default=1.0, minimum=1, maximum=1000, unit="1")
     latency = physical(table, "latency", "s", _DEFAULT_LATENCY[outer])
     scale = table.number("curve_scale", default=1.0, above=0, unit="1")
     curves, provenance = _read_curves(table, _DEFAULT_CURVES[outer], (bandwidth, scale), gpu)

@@ -50,7 +50,7 @@ class Curve:
     def rebased(self, reference: float, bandwidth: float, scale: float = 1.0) -> "Curve":
         """The curve on a link of another bandwidth [B/s] than the one it was measured on (`reference`).
 
-        The largest message keeps its fraction of the link, times `scale`, at most 1. What a smaller one
+        The largest message keeps its fraction of the link, times `scale`, at most 1 or what was measured. What a smaller one
         takes beyond it, as time per byte, does not depend on the link:
         1/b(V) = 1/b_ref(V) - 1/b_ref(V_max) + 1/b(V_max). Equal bandwidths and scale 1 change nothing.
         """
@@ -58,7 +58,7 @@ class Curve:
             return self
         rows = []
         for row in self.efficiency:
-            top = min(1.0, row[-1] * scale)
+            top = min(max(1.0, row[-1]), row[-1] * scale)
             overhead = [max(0.0, 1.0 / value - 1.0 / row[-1]) * bandwidth / reference for value in row]
             rows.append(tuple(1.0 / (extra + 1.0 / top) for extra in overhead))
         return Curve(group=self.group, latency=self.latency, size=self.size, efficiency=tuple(rows))

@@ -14,6 +14,8 @@ from hardware.units import format_bytes
 from search.rule import Rule
 
 MEGABYTE = 1e6
+MOST = 1e18
+"""Bytes beyond which a bound says nothing more: CP-SAT's sums stay whole numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +31,7 @@ def floors(problem: Problem) -> tuple[Floor, ...]:
     """The parts of the lower bound on memory; their sum never exceeds what a layout of the skeleton needs."""
 
     def whole(values: Column) -> Column:
-        return np.floor(np.asarray(values, dtype=np.float64) / MEGABYTE).astype(np.int64)
+        return np.floor(np.minimum(np.asarray(values, dtype=np.float64), MOST) / MEGABYTE).astype(np.int64)
 
     fixed = int(fixed_floor(problem) // MEGABYTE)
     return (

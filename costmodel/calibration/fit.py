@@ -74,7 +74,7 @@ MEMORY_KNOBS: Mapping[str, Knob] = {
     "logit_bytes": Knob(1.0, 16.0, 0.4),
     "mlp_saved": Knob(4.0, 8.0, 0.15),
     "gathered_input": Knob(0.0, 4.0, 1.0, False),
-    "reserved_ratio": Knob(0.85, 1.4, 0.06),
+    "reserved_ratio": Knob(1.0, 1.4, 0.06),
 }
 
 

@@ -125,3 +125,11 @@ def test_mitigations_of_expert_traffic_are_inputs():
     assert seconds(1.0) < seconds()
     assert seconds(routed_nodes=4) < seconds()
     assert seconds(expert_load=1.5) == pytest.approx(1.5 * seconds(), rel=0.05)
+
+
+def test_a_gpu_without_an_fp8_table_takes_the_shape_of_bf16():
+    """A card with a 4-bit peak alone is an ordinary input."""
+    problem = case(cluster="dgx-b200", precision="nvfp4")
+    gpu = replace(problem.cluster.gpu, gemm={"bf16": problem.cluster.gpu.gemm["bf16"]})
+    bare = replace(problem, cluster=replace(problem.cluster, gpu=gpu))
+    assert layer_work(bare, Layouts.of(), moe=False).forward_total[0] > 0

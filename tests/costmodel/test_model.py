@@ -161,8 +161,8 @@ def test_contradictions_in_a_file_name_the_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("base", "change", "message"),
     [
-        (TINY, {"layers": 0}, "layers must be an integer from 1 to 10000, got 0"),
-        (TINY, {"layers": 10**12}, "layers must be an integer from 1 to 10000, got 1000000000000"),
+        (TINY, {"layers": 0}, "layers must be an integer from 1 to 2000, got 0"),
+        (TINY, {"layers": 10**12}, "layers must be an integer from 1 to 2000, got 1000000000000"),
         (TINY, {"hidden": -8}, "hidden must be an integer from 1 to 1000000000, got -8"),
         (TINY, {"heads": True}, "heads must be an integer from 1 to 1000000000, got True"),
         (TINY, {"vocab": 10.0}, "vocab must be an integer from 1 to 1000000000, got 10.0"),

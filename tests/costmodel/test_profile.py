@@ -1,8 +1,10 @@
 """Profiles: what is shipped loads, what a user writes is checked, a base gives what is left out."""
 
+from dataclasses import fields
+
 import pytest
 
-from costmodel.profile import load_profile, profile_names
+from costmodel.profile import Interval, MemoryRates, TimeRates, load_profile, profile_names
 from hardware.catalog import load_gpu
 from hardware.errors import InputError
 
@@ -32,6 +34,15 @@ def test_a_profile_starts_from_its_base(tmp_path):
         ('base = "megatron"\nschedules = ["gpipe"]', "gpipe"),
         ('base = "megatron"\n[[recompute]]\nname = "none"\n[[recompute]]\nname = "x"\nmodules = ["mpl"]', "mpl"),
         ('base = "megatron"\n[[recompute]]\nname = "none"', "recompute"),
+        ('base = "megatron"\n[time]\ntp_overlap = 2', "time.tp_overlap"),
+        ('base = "megatron"\n[time]\ngemm = 0', "time.gemm"),
+        ('base = "megatron"\n[time]\nnetwork = 0.0', "time.network"),
+        ('base = "megatron"\n[memory]\nreserved_ratio = 0', "memory.reserved_ratio"),
+        ('base = "megatron"\n[memory]\nlogit_bytes = 1e300', "memory.logit_bytes"),
+        ('base = "megatron"\ndefault_schedule = "dualpipe"', "dualpipe"),
+        ('base = "megatron"\nzero_stages = [1.5]', "zero_stages"),
+        ('base = "megatron"\ndefault_zero_stage = 9', "default_zero_stage"),
+        ('base = "megatron"\n[[recompute]]\nname = "a"\n[[recompute]]\nname = "a"\nfull = true', "same name"),
         ('base = "megatorn"', "megatorn"),
         (
             'base = "megatron"\n[memory]\noverhead = 3',
@@ -65,3 +76,11 @@ def test_selective_is_the_recommended_set():
     assert str(caught.value).endswith("profile megatron has none, norms, selective, mlp, moe, full")
     with pytest.raises(InputError, match=r"nanotron has none, full, selective \(= full\)$"):
         load_profile("nanotron").recompute_code("foo")
+
+
+def test_every_rate_has_a_range():
+    """A rate without one lets a file ask for 160 % MFU or a model that fits anywhere."""
+    for kind in (TimeRates, MemoryRates, Interval):
+        for rate in fields(kind):
+            least, most = rate.metadata["within"]
+            assert 0 <= least < most

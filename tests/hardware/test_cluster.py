@@ -178,3 +178,11 @@ def test_levels_must_nest_from_the_inside_out(write: Write) -> None:
 def test_a_cluster_can_be_sent_to_another_process() -> None:
     cluster = load_cluster("gb200-nvl72")
     assert pickle.loads(pickle.dumps(cluster)) == cluster
+
+
+def test_a_slightly_faster_link_keeps_what_in_switch_reduction_gives():
+    """H200's all-reduce reaches more than its link: 450.1 GB/s must not be slower than 450."""
+    curve = load_cluster("dgx-h200").levels[0].curves["all_reduce"]
+    faster = curve.rebased(450e9, 450.1e9)
+    for before, after in zip(curve.efficiency, faster.efficiency, strict=True):
+        assert all(new * 450.1e9 >= old * 450e9 for old, new in zip(before, after, strict=True))
