@@ -7,5 +7,5 @@ from typing import Any
 
 
 def quantity(meaning: str, unit: str = "1", within: tuple[float, float] | None = None) -> Any:
-    """A dataclass field without a default, with `meaning`, SI `unit` and the least and most it can be in its metadata."""
+    """A dataclass field without a default; its metadata hold `meaning`, SI `unit`, and the least and most it can be."""
     return field(metadata={"meaning": meaning, "unit": unit, "within": within})

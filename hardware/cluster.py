@@ -50,8 +50,8 @@ class Curve:
     def rebased(self, reference: float, bandwidth: float, scale: float = 1.0) -> "Curve":
         """The curve on a link of another bandwidth [B/s] than the one it was measured on (`reference`).
 
-        The largest message keeps its fraction of the link, times `scale`, at most 1 or what was measured. What a smaller one
-        takes beyond it, as time per byte, does not depend on the link:
+        The largest message keeps its fraction of the link, times `scale`, at most 1 or what was measured. What a
+        smaller one takes beyond it, as time per byte, does not depend on the link:
         1/b(V) = 1/b_ref(V) - 1/b_ref(V_max) + 1/b(V_max). Equal bandwidths and scale 1 change nothing.
         """
         if reference == bandwidth and scale == 1.0:
