@@ -6,9 +6,9 @@ import json
 import os
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict
-from io import TextIOWrapper
 
 from hardware.errors import InfeasibleError, InputError
 from search.options import (
@@ -23,17 +23,41 @@ from search.options import (
     command_line,
     show_examples,
 )
+from search.terminal import Signals, open_streams, progress, say, signals
 from search.version import VERSION
 
-DONE, FAULT, USAGE, INFEASIBLE, INTERRUPTED = 0, 1, 2, 3, 130
+DONE, FAULT, USAGE, INFEASIBLE, STOPPED = 0, 1, 2, 3, 128
+MODULES = {
+    "_search": ("search.engine", "search.explain", "search.frontier", "search.inputs", "search.table"),
+    "_explain": ("search.explain", "search.inputs", "search.narrative"),
+    "_why": ("search.inputs", "search.table", "search.why"),
+    "_plan": ("search.inputs", "search.plan", "search.table"),
+    "_validate": ("search.measured",),
+    "_calibrate": ("search.measured",),
+}
+"""What is heavy in a command: loaded before it starts, as a signal must not meet a module that is half loaded."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code; a fault of ours escapes, which Python turns into exit code 1."""
-    if isinstance(sys.stdout, TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")
+    """Run one command and return its exit code, 128 + the signal that stopped it (Ctrl-C: 130).
+
+    A fault of ours escapes, which Python turns into exit code 1.
+    """
+    open_streams()
+    with signals() as stop:
+        try:
+            code = _run(argv, stop)
+        except BaseException as error:
+            if not stop.number and not isinstance(error, KeyboardInterrupt):
+                raise
+            return STOPPED + (stop.number or 2)
+        return STOPPED + stop.number if stop.number else code
+
+
+def _run(argv: Sequence[str] | None, stop: Signals) -> int:
     try:
         arguments = _parser().parse_args(argv)
+        stop.load(*MODULES.get(arguments.run.__name__, ()))
         code: int = arguments.run(arguments)
         sys.stdout.flush()
         return code
@@ -42,14 +66,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     except InfeasibleError as error:
         return _fail(str(error), INFEASIBLE)
     except OSError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        with suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return DONE if isinstance(error, BrokenPipeError) else _fail(str(error), FAULT)
-    except KeyboardInterrupt:
-        return INTERRUPTED
 
 
 def _fail(message: str, code: int) -> int:
-    print(f"meshscout: error: {message}", file=sys.stderr)
+    say(f"error: {message}")
     return code
 
 
@@ -90,16 +113,17 @@ def _search(arguments: Namespace) -> int:
         raise InputError(f"{arguments.all}: --all and -o name the same file")
     problem = read_problem(arguments)
     space = read_space(arguments, problem)
-    result = search(problem, space, threads=arguments.threads, keep_all=everything is not None, progress=_progress())
+    with progress() as show:
+        result = search(problem, space, threads=arguments.threads, keep_all=everything is not None, progress=show)
     if result.estimate is None:
         ask = command_line("why", vars(arguments))
         raise InfeasibleError(f"{table.nothing_fits(result)}\nwhat to change says: {ask}")
     done = {path: "replaced" if path is not None and path.exists() else "wrote" for path in (output, everything)}
     write_parquet(output, result, inputs(arguments))
-    _say(f"{done[output]} {output}: {len(result.frontier):,} layouts")
+    say(f"{done[output]} {output}: {len(result.frontier):,} layouts")
     if everything is not None:
         write_parquet(everything, result, inputs(arguments), every=True)
-        _say(f"{done[everything]} {everything}: {result.account.feasible:,} layouts")
+        say(f"{done[everything]} {everything}: {result.account.feasible:,} layouts")
     if arguments.json:
         found = {
             "problem": problem_json(problem),
@@ -125,9 +149,9 @@ def _explain(arguments: Namespace) -> int:
     found = explain(chosen.problem, chosen.layout, chosen.space, chosen.place, chosen.among)
     print(json.dumps(to_json(found), indent=2) if arguments.json else "\n".join(narrative.explanation(found)))
     for rule, because in found.broken if arguments.json else ():
-        _say(f"not feasible, {rule}: {because}")
+        say(f"not feasible, {rule}: {because}")
     if not (found.feasible or stored):
-        _say(f"what to change says: {command_line('why', vars(arguments) | typed_axes(chosen))}")
+        say(f"what to change says: {command_line('why', vars(arguments) | typed_axes(chosen))}")
     return DONE if found.feasible else INFEASIBLE
 
 
@@ -140,9 +164,9 @@ def _why(arguments: Namespace) -> int:
     found = why(problem, read_space(arguments, problem, strict=False), threads=arguments.threads)
     print(json.dumps(to_json(found), indent=2) if arguments.json else "\n".join([table.title(problem), *report(found)]))
     if not found.feasible:
-        _say(f"no feasible layout: {', '.join(rule for rule, _ in found.core)}")
+        say(f"no feasible layout: {', '.join(rule for rule, _ in found.core)}")
     for fix in found.fixes[:1]:
-        _say(f"the first change: {command_line('search', vars(arguments) | arguments_of(fix))}")
+        say(f"the first change: {command_line('search', vars(arguments) | arguments_of(fix))}")
     return DONE if found.feasible else INFEASIBLE
 
 
@@ -159,9 +183,9 @@ def _plan(arguments: Namespace) -> int:
     elif found.layout is not None or found.best is not None:
         print("\n".join(table.decision(found, _blocks())))
     if found.layout is None:
-        _say(f"the decision process finds no layout: {found.choices[-1].because}")
+        say(f"the decision process finds no layout: {found.choices[-1].because}")
     if found.best is None:
-        _say(f"no feasible layout; what to change says: {command_line('why', vars(arguments))}")
+        say(f"no feasible layout; what to change says: {command_line('why', vars(arguments))}")
     return DONE if found.layout is not None or found.best is not None else INFEASIBLE
 
 
@@ -171,9 +195,9 @@ def _validate(arguments: Namespace) -> int:
     score, found = measured.score(arguments.runs, arguments.trust)
     if arguments.predictions is not None:
         measured.write_whole(arguments.predictions, measured.predictions_csv(found))
-        _say(f"wrote {arguments.predictions}: {len(found):,} predictions")
+        say(f"wrote {arguments.predictions}: {len(found):,} predictions")
     for row in score["skipped"]:
-        _say(f"skipped {row['id']}: {row['why']}")
+        say(f"skipped {row['id']}: {row['why']}")
     print(json.dumps(score, indent=2) if arguments.json else "\n".join(measured.report(score, found, arguments.trust)))
     return DONE
 
@@ -184,7 +208,7 @@ def _calibrate(arguments: Namespace) -> int:
     text, said = measured.fitted(arguments.runs, arguments.profile)
     measured.write_whole(arguments.output, text)
     print("\n".join(said))
-    _say(f"wrote {arguments.output}; use it with --profile {arguments.output}")
+    say(f"wrote {arguments.output}; use it with --profile {arguments.output}")
     return DONE
 
 
@@ -219,22 +243,6 @@ def _list(arguments: Namespace) -> int:
     return DONE
 
 
-def _say(text: str) -> None:
-    print(f"meshscout: {text}", file=sys.stderr)
-
-
 def _blocks() -> str:
     """The full and the empty cell of a bar, in what stdout can show."""
     return "█░" if (sys.stdout.encoding or "").lower().startswith("utf") else "#."
-
-
-def _progress() -> Callable[[int, int], None] | None:
-    """Shows how far the search is, on a terminal only."""
-    if not sys.stderr.isatty():
-        return None
-
-    def show(done: int, total: int) -> None:
-        text = f"\r{done:,} of {total:,} skeletons" if done < total else "\r\033[K"
-        print(text, end="", file=sys.stderr, flush=True)
-
-    return show

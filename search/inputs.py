@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from argparse import Namespace
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -19,6 +18,7 @@ from hardware.errors import InputError
 from search.fitting import usual_etp, usual_schedule
 from search.options import COLUMNS
 from search.space import SearchSpace, load_space
+from search.terminal import say
 
 NAMES = ("model", "family", "cluster", "profile", "space", "any_domain")
 """The arguments that, beside the workload and the limits, say what is searched."""
@@ -47,7 +47,7 @@ def read_problem(arguments: Namespace) -> Problem:
     profile = load_profile(arguments.profile).on(cluster.gpu)
     if arguments.seq_len is None and not (arguments.model in model_names() or arguments.model.endswith(".toml")):
         length = f"sequences of {model.seq_len:,} tokens, as a config.json does not tell the length in pre-training"
-        print(f"meshscout: {length}; --seq-len sets it", file=sys.stderr)
+        say(f"{length}; --seq-len sets it")
     seq_len, routed = arguments.seq_len or model.seq_len, arguments.routed_nodes
     workload = Workload(
         gpus=arguments.gpus,

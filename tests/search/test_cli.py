@@ -2,18 +2,23 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+import pyarrow.parquet as pq
 import pytest
 
 from costmodel.profile import load_profile
 from hardware.catalog import load_cluster
 from search import cli
 from search.options import EXAMPLES
+from search.terminal import progress
 
 ROOT = Path(__file__).parents[2]
 SEARCH = ["search", "llama-3.1-8b", "dgx-h100", "--gpus", "8"]
@@ -286,6 +291,73 @@ def test_an_interrupt_is_130_and_quiet(run: Callable[..., Outcome], monkeypatch:
     monkeypatch.setattr("search.listing.print_list", interrupt)
     code, out, err = run("list", "gpus")
     assert (code, out, err) == (130, "", "")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("seconds", [0.15, 0.3, 0.6])
+def test_a_signal_while_modules_load_is_quiet(tmp_path: Path, number: signal.Signals, seconds: float) -> None:
+    program = (
+        "import os, threading, runpy, sys; sys.argv[0] = 'meshscout'\n"
+        f"threading.Timer({seconds}, os.kill, (os.getpid(), {int(number)})).start()\n"
+        "runpy.run_module('search', run_name='__main__')"
+    )
+    argv = [sys.executable, "-c", program, "search", "deepseek-v3", "hgx-h800", "--gpus", "2048"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(argv, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (128 + number, "", "")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("error", [ImportError("initialization failed"), None])
+def test_a_signal_that_a_library_hides_still_ends_the_command(
+    run: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch, error: Exception | None
+) -> None:
+    def hides(*_: object, **__: object) -> None:
+        with suppress(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(1)
+        if error:
+            raise error
+
+    monkeypatch.setattr("search.listing.print_list", hides)
+    assert run("list", "gpus") == (130, "", "")
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "told"),
+    [
+        ("list gpus >&-", 0, ""),
+        ("list gpus >&- 2>&- <&-", 0, ""),
+        ("--help >&-", 0, ""),
+        ("search nothing dgx-h100 --gpus 8 2>&-", 2, ""),
+        ("search nothing dgx-h100 --gpus 8 2>/dev/full", 2, ""),
+        ("search nothing dgx-h100 --gpus 8 >&-", 2, "meshscout: error: unknown model"),
+        ("search llama-3.1-8b dgx-h100 --gpus 8 --tp 8 >&-", 0, "meshscout: wrote frontier.parquet"),
+        ("search llama-3.1-8b dgx-h100 --gpus 8 --tp 8 >&- 2>&- <&-", 0, ""),
+    ],
+)
+def test_closed_streams_change_no_exit_code(tmp_path: Path, command: str, code: int, told: str) -> None:
+    done = meshscout(command, tmp_path)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert done.stderr.startswith(told)
+    assert "Traceback" not in done.stderr
+    if "llama" in command:
+        assert pq.read_table(tmp_path / "frontier.parquet").num_rows > 0
+
+
+def test_progress_ends_its_line_and_spares_dumb_terminals(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    with suppress(KeyboardInterrupt), progress() as show:
+        assert show is not None
+        show(1, 2)
+        raise KeyboardInterrupt
+    assert capsys.readouterr().err == "\r1 of 2 skeletons\n"
+    monkeypatch.setenv("TERM", "dumb")
+    with progress() as show:
+        assert show is None
 
 
 def test_a_fault_of_ours_is_exit_1(tmp_path: Path) -> None:

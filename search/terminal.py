@@ -1,0 +1,109 @@
+"""What a command has around it: signals that stop it, streams that may be closed, a line that shows progress."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from importlib import import_module
+from io import TextIOWrapper
+from types import FrameType
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Stopped(KeyboardInterrupt):
+    """Raised where a signal that ends the command arrives."""
+
+
+class Signals:
+    """Which signal arrived, 0 for none: libraries may swallow what a handler raises, or make another error of it."""
+
+    number: int = 0
+    held: bool = False
+
+    def arrive(self, number: int, _: FrameType | None) -> None:
+        self.number = self.number or number
+        if not self.held:
+            raise Stopped
+
+    def load(self, *modules: str) -> None:
+        """Import modules; a signal waits for their end, as compiled ones lose it or fail with an error of theirs."""
+        self.held = True
+        try:
+            for module in modules:
+                if not self.number:
+                    import_module(module)
+        finally:
+            self.held = False
+        if self.number:
+            raise Stopped
+
+
+@contextmanager
+def signals() -> Iterator[Signals]:
+    """SIGINT and SIGTERM raise Stopped within the block; not where they are ignored (nohup), nor off the main thread."""
+    caught = Signals()
+    usual = {number: signal.getsignal(number) for number in SIGNALS}
+    mine = [number for number, handler in usual.items() if handler not in (signal.SIG_IGN, None)]
+    if threading.current_thread() is not threading.main_thread():
+        mine = []
+    try:
+        for number in mine:
+            signal.signal(number, caught.arrive)
+        yield caught
+    finally:
+        for number in mine:
+            signal.signal(number, usual[number])
+
+
+def open_streams() -> None:
+    """Closed standard streams lead to nowhere: else the next file that is opened would take their place."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+    if sys.stdout is None:
+        sys.stdout = _to(1)
+    if sys.stderr is None:
+        sys.stderr = _to(2)
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
+
+
+def _to(number: int) -> TextIOWrapper:
+    return TextIOWrapper(os.fdopen(number, "wb", closefd=False), encoding="utf-8", errors="backslashreplace")
+
+
+def say(text: str) -> None:
+    """Talk goes to stderr; one that takes nothing (a full disk, a closed pipe) stops no command."""
+    with suppress(OSError):
+        print(f"meshscout: {text}", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def progress() -> Iterator[Callable[[int, int], None] | None]:
+    """Shows how far the search is, on a terminal that can erase a line only; an unfinished line is ended."""
+    if not sys.stderr.isatty() or os.environ.get("TERM", "dumb") == "dumb":
+        yield None
+        return
+    unfinished = False
+
+    def show(done: int, total: int) -> None:
+        nonlocal unfinished
+        unfinished = done < total
+        write(f"\r{done:,} of {total:,} skeletons" if unfinished else "\r\033[K")
+
+    def write(text: str) -> None:
+        with suppress(OSError):
+            print(text, end="", file=sys.stderr, flush=True)
+
+    try:
+        yield show
+    finally:
+        if unfinished:
+            write("\n")
