@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import textwrap
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import costmodel
@@ -88,7 +89,16 @@ def _model_entry(model: Model) -> Entry:
 
 
 def _describe_profiles(*names: str) -> tuple[Entry, ...]:
-    return tuple(map(_file_entry, _files(PROFILES, "profile", names)))
+    return tuple(_profile_entry(path) for path in _files(PROFILES, "profile", names))
+
+
+def _profile_entry(path: Path) -> Entry:
+    """A profile and, if it is shipped, the rates fitted for it, by GPU or architecture."""
+    entry, rates = _file_entry(path), PROFILES / "fitted" / path.name
+    if path.parent != PROFILES or not rates.is_file():
+        return entry
+    found = [figure for figure in _file_figures(Table.load(rates)) if figure.label.startswith("gpu.")]
+    return replace(entry, figures=(*entry.figures, *found))
 
 
 def _describe_spaces(*names: str) -> tuple[Entry, ...]:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from costmodel.profile import load_profile
 from search import cli
 
 KINDS = ("models", "clusters", "gpus", "profiles", "spaces")
@@ -47,6 +48,26 @@ def test_a_users_file_is_shown(
     out = capsys.readouterr().out
     assert out.startswith("mine: ")
     assert figure in out
+
+
+def test_a_profile_shows_the_rates_fitted_for_each_gpu(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["list", "profiles", "megatron", "--json"]) == 0
+    [entry] = json.loads(capsys.readouterr().out)
+    shown = {figure["label"]: figure for figure in entry["figures"]}
+    for gpu, (time, _) in load_profile("megatron").by_gpu.items():
+        gemm = shown[f"gpu.{gpu}.time.gemm"]
+        assert float(gemm["text"]) == time.gemm
+        assert gemm["tag"] == "fitted"
+        assert " runs of " in gemm["source"]
+
+
+def test_a_users_profile_does_not_show_rates_fitted_for_a_shipped_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "megatron.toml"
+    path.write_text('base = "megatron"\n')
+    assert cli.main(["list", "profiles", str(path)]) == 0
+    assert "fitted" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("kind", KINDS)
