@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from costmodel import napkin, params
+from costmodel.layouts import SCHEDULES
 from costmodel.napkin import Figure, Figures
 from costmodel.napkin_job import Job
 from costmodel.problem import DTYPE_BYTES
@@ -52,12 +53,14 @@ def _tensor(job: Job) -> Figures:
     model, matrices = job.model, 3 if job.model.gated_mlp else 2
     rounded = napkin.next_power_of_two(math.ceil(napkin.tensor_degree(job.n, job.memory)))
     least = math.ceil(napkin.tensor_degree(_left(job), job.memory))
-    left = f"EP {job.ep} divides the experts first and leaves {_left(job) / 1e9:.1f} G parameters"
+    left = f"of {_left(job) / 1e9:.1f} G parameters; {rounded} is the next power of two, a step that goes unsaid"
+    if job.ep > 1:
+        left = f"EP {job.ep} divides the experts first and leaves {_left(job) / 1e9:.1f} G parameters"
     why = f"an expert has {matrices} matrices of {model.hidden} x {model.expert_ffn_hidden}"
     if model.dense_layers:
         why += f"; {model.ffn_hidden} is the width of the {model.dense_layers} dense layers"
     return {
-        "min TP": Figure(rounded, "ceil(2 N / (0.7 H))", least, left),
+        "min TP": _corrected(rounded, "ceil(2 N / (0.7 H))", least, left),
         "parameters an expert": Figure(
             napkin.expert_as_printed(model), "d_ff x h x 2", params.counts(model).expert, why
         ),
@@ -67,16 +70,23 @@ def _tensor(job: Job) -> Figures:
 def _pipeline(job: Job) -> Figures:
     printed, right = (max(1, math.ceil(napkin.pipeline_degree(n, job.memory, job.tp))) for n in (job.n, _left(job)))
     why = "the weights that EP leaves; gradients, optimizer and activations ask for more"
-    return {"min PP": Figure(printed, "ceil(2 N / (0.7 H T))", right, why)}
+    return {"min PP": _corrected(printed, "ceil(2 N / (0.7 H T))", right, why)}
 
 
 def _groups(job: Job) -> Figures:
     experts = job.tp * job.ranks / (job.ep * job.etp)
     why = f"EP {job.ep} lies inside of DP, so each expert is on {experts:g} ranks of a stage"
+    if job.ep == 1:
+        why = f"each expert is on {experts:g} ranks of a stage, TP, CP and DP together"
     return {
         "experts a GPU": Figure(napkin.experts_per_gpu(job.model.experts, job.ep), "E / EP"),
-        "expert data parallel": Figure(job.gpus / (job.tp * job.pp), "GPUs / (T P)", experts, why),
+        "expert data parallel": _corrected(job.gpus / (job.tp * job.pp), "GPUs / (T P)", experts, why),
     }
+
+
+def _corrected(hand: float, formula: str, right: float, why: str) -> Figure:
+    """A figure that is corrected only where it differs."""
+    return Figure(hand, formula) if math.isclose(hand, right) else Figure(hand, formula, right, why)
 
 
 def _mfu(job: Job) -> Figures:
@@ -99,14 +109,29 @@ def _memory(job: Job) -> Figures:
     divided = (copies, float(job.ranks)) if job.zero_stage else (1.0, 1.0)
     states = routed * (held + moments / divided[0]) + dense * (held + moments / divided[1])
     printed = case.states if case and case.states else shared + 2.0 * experts
-    layers = f"a stage has {model.moe_layers / job.pp:.3g} MoE layers, not one"
-    kinds = f"{work.grad_dtype} gradients and {work.moments_dtype} moments counted, activations and DualPipe's copy not"
+    why = _experts_said(job)
+    copy = " and DualPipe's copy" if SCHEDULES[job.schedule] == "dualpipe" else ""
+    kinds = f"{work.grad_dtype} gradients and {work.moments_dtype} moments counted, activations{copy} not"
+    by = " and ".join([*["PP"] * (job.pp > 1), *["TP"] * (job.tp > 1)])
+    shares = f"{by} {'divide' if ' ' in by else 'divides'} them" if by else "what is outside of the routed experts"
     return {
-        "shared weights a GPU": Figure(shared, "2 N_shared", 2.0 * dense, "PP and TP divide them"),
-        "expert parameters a GPU": Figure(experts, "experts x parameters", routed, f"{layers}, of smaller experts"),
-        "expert weights a GPU": Figure(2.0 * experts, "2 bytes each", 2.0 * routed, f"{layers}, of smaller experts"),
+        "shared weights a GPU": _corrected(shared, "2 N_shared", 2.0 * dense, shares),
+        "expert parameters a GPU": _corrected(experts, "experts x parameters", routed, why),
+        "expert weights a GPU": _corrected(2.0 * experts, "2 bytes each", 2.0 * routed, why),
         "states a GPU": Figure(printed, "shared + experts + optimizer", states, kinds),
         "memory": Figure(
             printed, "shared + experts + optimizer", None, "no gradients and no activations, which dominate"
         ),
     }
+
+
+def _experts_said(job: Job) -> str:
+    """How the routed experts of a rank differ from E / EP of the chapter's size."""
+    model, layers = job.model, job.model.moe_layers / job.pp
+    right, printed = params.counts(model).expert, napkin.expert_as_printed(model)
+    parts = [f"a stage has {layers:.3g} MoE layers, not one"] * (layers != 1)
+    if right != printed:
+        size = "smaller" if right < printed else "larger"
+        parts.append(f"of {size} experts, {right / 1e6:.1f} M and not {printed / 1e6:.1f} M")
+    parts += [f"ETP {job.etp} divides them"] * (job.etp > 1)
+    return ", ".join(parts)

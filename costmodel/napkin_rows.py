@@ -12,6 +12,7 @@ from costmodel.layouts import SCHEDULES, Layouts
 from costmodel.napkin import Figure, Figures
 from costmodel.napkin_job import Job
 from costmodel.problem import DTYPE_BYTES, Problem
+from hardware.units import format_seconds
 
 MEASURED_FSDP = (0.33, 0.45)
 """MFU of 7B to 13B under FSDP on H100: torchtitan 33-39 %, llm-foundry 38-45 % (their benchmark pages)."""
@@ -96,8 +97,9 @@ def _tensor_traffic(job: Job) -> Figures:
         "TP total": Figure(job.layers * each, "layers of a stage x the above", job.layers * right, total),
     }
     if job.pp > 1:
-        why = f"{1e3 * job.layers * each:.1f} ms is one stage of {job.layers:g} layers, not all {job.model.layers}"
-        found["TP total, all layers"] = Figure(job.layers * each, "as labelled", job.model.layers * each, why)
+        layers, stage = job.model.layers, f"{1e3 * job.layers * each:.1f} ms is one stage of {job.layers:g}"
+        why = f"the corrected time of a layer, {layers} times; what is printed for all layers, {stage}"
+        found["TP total, all layers"] = Figure(layers * each, "all layers x the above", layers * right, why)
     return found
 
 
@@ -120,7 +122,8 @@ def _bubble(job: Job) -> Figures:
     why = "(P - 1) / m is relative to the time without a bubble; of the step it is (P - 1) / (V m + P - 1)"
     if schedule in ("zero-bubble", "dualpipe"):
         why = f"that is of the step, and 1F1B's: {schedule} has less"
-    sent = f"{job.volume / 1e6:.1f} MB, not {printed / 1e6:g}; with sequence parallelism each TP rank sends 1 / T"
+    sent = f"{job.volume / 1e6:.1f} MB, not {printed / 1e6:g}"
+    sent += "; with sequence parallelism each TP rank sends 1 / T" if job.sequence_parallel and job.tp > 1 else ""
     return {
         "bubble over ideal": Figure(ideal, "(P - 1) / m"),
         "bubble share": Figure(ideal, "(P - 1) / m", napkin.bubble_share(job.pp, job.micro_batches, job.vpp), why),
@@ -189,7 +192,7 @@ def _exposed(job: Job) -> Figures:
     tokens, peak = job.tokens * job.cp, job.problem.cluster.gpu.peak["bf16"]
     right = napkin.backward_seconds(job.n, tokens, 0.5 * peak * job.tp * job.pp * job.cp)
     backward = job.case.backward if job.case and job.case.backward else right
-    rows = {"backward a micro-batch": Figure(backward, "4 N b s at half of the peak")}
+    rows: Figures = {"backward a micro-batch": Figure(backward, "4 N b s at half of the peak")}
     if backward != right:
         why = f"4 N b s FLOPs of {tokens:.0f} tokens at half of the peak; the estimate names no batch"
         rows = {"backward a micro-batch": Figure(backward, "estimated", right, why)}
@@ -199,18 +202,22 @@ def _exposed(job: Job) -> Figures:
         return rows
     exposed = math.fsum(part.hand or 0.0 for part in parts)
     more = math.fsum(part.corrected or 0.0 for part in parts)
-    share = napkin.efficiency(backward, exposed)
-    lost, formula = 1.0 - share, "exposed / (backward + exposed)"
     why = "as corrected above; what a step's all-reduce exposes comes on top"
-    rows |= {
-        "exposed a micro-batch": Figure(exposed, "TP total" + " + P2P" * (job.pp > 1), more, why),
-        "efficiency": Figure(share, "backward / (backward + exposed)"),
-        "communication overhead": Figure(lost, formula),
-    }
+    rows["exposed a micro-batch"] = Figure(exposed, "TP total" + " + P2P" * (job.pp > 1), more, why)
+    return rows | _overhead(job, (backward, exposed), (right, more))
+
+
+def _overhead(job: Job, hand: tuple[float, float], right: tuple[float, float]) -> Figures:
+    """Efficiency and overhead from (backward, exposed) seconds of a micro-batch, as printed and as corrected."""
+    share, kept = napkin.efficiency(*hand), napkin.efficiency(*right)
+    why = f"from the corrected times, {format_seconds(right[0])} of backward and {format_seconds(right[1])} exposed"
+    efficiency = Figure(share, "backward / (backward + exposed)", kept, why)
     if job.pp > 1:
-        why = "the bubble, which the chapter's table calls exposed, is left out of its sum"
-        rows["communication overhead"] = Figure(lost, formula, lost + napkin.bubble(job.pp, job.micro_batches), why)
-    return rows
+        bubble = napkin.bubble_share(job.pp, job.micro_batches, job.vpp)
+        why += f": {1.0 - kept:.1%}; with the bubble, {bubble:.1%} of the step, which the sum leaves out"
+        kept *= 1.0 - bubble
+    lost = Figure(1.0 - share, "exposed / (backward + exposed)", 1.0 - kept, why)
+    return {"efficiency": efficiency, "communication overhead": lost}
 
 
 def _mfu(job: Job) -> Figures:
@@ -240,19 +247,37 @@ def _memory(job: Job) -> Figures:
             None, "2 P_layer / T", layer, "one layer is gathered at a time; the sum leaves it out"
         )
     logits = napkin.FUSED_LOGIT * job.tokens * job.model.vocab / job.tp
-    total = math.fsum(row.hand or 0.0 for row in rows.values())
-    right, why = total, "with the parameters as corrected"
-    if rows["weights"].corrected is not None:
-        right += rows["weights"].corrected - (rows["weights"].hand or 0.0)
-    elif job.pp == 1:
-        right += logits + (rows["gathered"].corrected or 0.0 if "gathered" in rows else 0.0)
-        why = "with the logits and the gathered layer" if "gathered" in rows else "with the logits"
-    differs = abs(right / total - 1.0) > 0.01
+    return rows | _sums(job, rows, logits) | _logits(job, logits)
+
+
+def _sums(job: Job, rows: Figures, logits: float) -> Figures:
+    """The sum of the rows as printed and as corrected, and what fp32 gradients make of both."""
+    total, gradients = math.fsum(row.hand or 0.0 for row in rows.values()), rows["gradients"].hand or 0.0
+    printed = job.full and job.case and job.case.micro_batch == job.micro_batch and job.case.keeps_activations
+    kept = ("activations",) if printed else ()
+    changed = {name: row.corrected for name, row in rows.items() if row.corrected is not None and name not in kept}
+    right = total + math.fsum(value - (rows[name].hand or 0.0) for name, value in changed.items())
+    parts = [f"{name} {value / 1e9:.3g} GB" for name, value in changed.items()]
+    if job.pp == 1 and not kept:
+        right, parts = right + logits, [*parts, f"logits {logits / 1e9:.3g} GB"]
+    wide = job.problem.workload.grad_dtype == "fp32"
+    if whole := wide and job.zero_stage < 2:
+        right, parts = right + gradients, [*parts, f"fp32 gradients {2.0 * gradients / 1e9:.3g} GB"]
+    why = "with " + ", ".join(parts) + "; the other rows as printed"
+    if kept:
+        why += f", also the activations of about {(rows['activations'].hand or 0.0) / 1e9:g} GB"
     formula = "parameters + gradients + optimizer" + " + activations" * job.full + " + buffers"
-    rows["memory"] = Figure(total, formula, right, why) if differs else Figure(total, formula)
-    if job.problem.workload.grad_dtype == "fp32":
-        rows["memory, fp32 gradients"] = Figure(total + (rows["gradients"].hand or 0.0), "4 bytes a gradient, not 2")
-    return rows | _logits(job, logits)
+    found = {"memory": _corrected(total, formula, right, why)}
+    if wide:
+        widened = right if whole else right + gradients
+        formula, why = "4 bytes a gradient, not 2", "the corrected sum with them"
+        found["memory, fp32 gradients"] = _corrected(total + gradients, formula, widened, why)
+    return found
+
+
+def _corrected(hand: float, formula: str, right: float, why: str) -> Figure:
+    """A figure that is corrected where the right one is more than 1 % off."""
+    return Figure(hand, formula, right, why) if abs(right / hand - 1.0) > 0.01 else Figure(hand, formula)
 
 
 def _activations(job: Job) -> Figure:
@@ -262,7 +287,7 @@ def _activations(job: Job) -> Figure:
     hand, formula = (case.activations, "about") if case and case.activations else (whole, "2 b s h L / P")
     parts = [f"2 b s h L / P is {whole / 1e9:.2f} GB a micro-batch of {job.tokens:.0f} tokens"]
     parts += [f"{flight:g} are in flight, {whole * flight / 1e9:.2f} GB"] * (flight > 1)
-    parts += ["sequence parallelism divides it by T"] * (job.sequence_parallel > 0)
+    parts += ["sequence parallelism divides it by T"] * (job.sequence_parallel > 0 and job.tp > 1)
     return Figure(hand, formula) if right == hand else Figure(hand, formula, right, ", ".join(parts))
 
 

@@ -93,15 +93,25 @@ def _walk(command: str, one: Found) -> str:
         lines += ["", f"**{number}. {step['name']}**: {step['verdict']}.", ""]
         rows = [row for row in step["rows"] if row["hand"] is not None or row["corrected"] is not None]
         cells = [
-            (row["name"], row["formula"], *(_figure(row, kind) for kind in ("hand", "corrected", "model")), _why(row))
+            (row["name"], _formula(row), *(_figure(row, kind) for kind in ("hand", "corrected", "model")), _why(row))
             for row in rows
         ]
         lines.append(_table(("", "formula", "chapter", "right", "model", ""), "llrrrl", cells))
     return "\n".join(lines)
 
 
+def _formula(row: Found) -> str:
+    """The chapter's formula and, where it is another, the one that gives the model's figure."""
+    own = row["model_formula"]
+    return f"{row['formula']}; model: {own}" if own and own != row["formula"] else str(row["formula"])
+
+
 def _figure(row: Found, kind: str) -> str:
     return (model_figure if kind == "model" else figure)(row[kind], row["unit"])
+
+
+def _best(row: Found) -> str:
+    return "hand" if row["corrected"] is None else "corrected"
 
 
 def _size(memory: float) -> str:
@@ -240,7 +250,7 @@ def _memory_table(found: dict[str, Found]) -> str:
         one = found[name]
         row, wider = one["rows"]["memory"], one["rows"].get("memory, fp32 gradients")
         states = f"states of {_figure(one['rows']['states a GPU'], 'corrected')} by hand"
-        note = f"{_figure(wider, 'hand')} by hand with fp32 gradients" if wider else states
+        note = f"{_figure(wider, _best(wider))} by hand with fp32 gradients" if wider else states
         usable, fits = one["memory"] + one["memory_headroom"], one["memory_headroom"] >= 0
         figures = (_figure(row, "hand"), _figure(row, "corrected"), _figure(row, "model"), _size(usable))
         rows.append((title, *figures, f"{'fits' if fits else 'does not fit'}; {note}"))

@@ -69,3 +69,9 @@ def test_the_figures_that_the_chapter_gets_wrong_are_right(made: str) -> None:
 def test_lines_of_prose_are_at_most_120_characters(made: str) -> None:
     prose = [line for line in made.splitlines() if not line.startswith(("|", "meshscout", "- "))]
     assert max(map(len, prose)) <= 120
+
+
+def test_the_page_shows_the_models_formula_where_it_is_another(made: str) -> None:
+    assert "| states | 16 N; model: 18 N |" in made
+    assert "backward / (backward + exposed); model: 1 - exposed / step time" in made
+    assert "35.3 GB by hand with fp32 gradients" in made

@@ -34,7 +34,8 @@ FIGURES: list[tuple[str, str, float | None, float | None]] = [
     ("8b", "activations", 4e9, 4.29e9),
     ("8b", "logits", None, 4.2e9),
     ("8b", "logits, eager loss", None, 29.4e9),
-    ("8b", "memory", 23e9, 27.6e9),
+    ("8b", "memory", 23e9, 27.93e9),
+    ("8b", "memory, fp32 gradients", 25e9, 29.93e9),
     ("8b", "peak", 7912e12, None),
     ("8b", "backward a micro-batch", 0.1, 1.06),
     ("8b", "compute a step", 6 * 8e9 * 1024 * 4096, None),
@@ -55,11 +56,12 @@ FIGURES: list[tuple[str, str, float | None, float | None]] = [
     ("70b", "node bandwidth", 400e9, 50e9),
     ("70b", "DP all-reduce", 87.5e-3, 612.5e-3),
     ("70b", "backward a micro-batch", 0.5, 0.29),
-    ("70b", "efficiency", 0.957, None),
+    ("70b", "efficiency", 0.957, 0.74),
+    ("70b", "communication overhead", 0.0435, 0.2595),
     ("70b", "optimizer unsharded", 105e9, None),
     ("70b", "optimizer a GPU", 13.125e9, None),
     ("70b", "activations", 3e9, 0.67e9),
-    ("70b", "memory", 54.1e9, None),
+    ("70b", "memory", 54.1e9, 71.6e9),
     ("70b", "memory, fp32 gradients", 71.6e9, None),
     ("70b", "MFU, at least", 0.40, None),
     ("70b", "MFU, at most", 0.50, None),
@@ -69,7 +71,7 @@ FIGURES: list[tuple[str, str, float | None, float | None]] = [
     ("405b", "min PP", 2, None),
     ("405b", "weights of a stage", 50.625e9, None),
     ("405b", "DP", 16, None),
-    ("405b", "TP total, all layers", 35.8e-3, 71.7e-3),
+    ("405b", "TP total, all layers", 71.7e-3, 320e-3),
     ("405b", "TP total", 35.8e-3, 160e-3),
     ("405b", "P2P a micro-batch", 2.56e-3, 2.684e-3),
     ("405b", "bubble over ideal", 1 / 32, None),
@@ -77,7 +79,8 @@ FIGURES: list[tuple[str, str, float | None, float | None]] = [
     ("405b", "DP all-reduce", 253e-3, 1.898),
     ("405b", "ZeRO-3 traffic", 253e-3, 2.848),
     ("405b", "exposed a micro-batch", 38.4e-3, 163e-3),
-    ("405b", "communication overhead", 0.031, 0.0623),
+    ("405b", "efficiency", 0.969, 0.837),
+    ("405b", "communication overhead", 0.031, 0.188),
     ("405b", "parameters a GPU", 6.33e9, 3.164e9),
     ("405b", "gradients a GPU", 3.164e9, None),
     ("405b", "optimizer unsharded", 303.75e9, None),
@@ -85,6 +88,7 @@ FIGURES: list[tuple[str, str, float | None, float | None]] = [
     ("405b", "gathered", 0.797e9, None),
     ("405b", "activations", 3e9, 2.11e9),
     ("405b", "memory", 35.24e9, 32.1e9),
+    ("405b", "memory, fp32 gradients", 38.4e9, 35.3e9),
     ("405b", "states without ZeRO-3", 101.25e9, 38e9),
     ("405b", "MFU, at least", 0.35, None),
     ("405b", "MFU, at most", 0.45, None),
@@ -183,3 +187,43 @@ def test_the_figures_leave_the_chapters_layouts_with_the_layout(capsys: pytest.C
     assert rows["activations"]["hand"] == pytest.approx(2 * 2 * 4096 * 8192 * 80)
     assert rows["backward a micro-batch"]["hand"] == pytest.approx(4 * 70e9 * 2 * 4096 / (8 * 0.5 * 989e12))
     assert rows["TP total"]["hand"] == pytest.approx(80 * 4 * 128e6 / 900e9)
+
+
+def explained(capsys: pytest.CaptureFixture[str], layout: str) -> dict[str, dict[str, Any]]:
+    cli.main(["explain", *layout.split(), "--json"])
+    steps = json.loads(capsys.readouterr().out)["steps"]
+    return {row["name"]: row for step in steps for row in step["rows"]}
+
+
+@pytest.mark.parametrize("case", ["70b", "405b"])
+def test_corrected_figures_come_from_corrected_ones(walk: Walk, case: str) -> None:
+    right = {name: row["corrected"] for name, row in walk(case).items()}
+    backward, exposed = right["backward a micro-batch"], right["exposed a micro-batch"]
+    assert right["efficiency"] == pytest.approx(backward / (backward + exposed))
+    if case == "405b":
+        assert right["TP total, all layers"] == pytest.approx(126 * right["TP all-reduce a layer"])
+        assert 1 - right["communication overhead"] == pytest.approx(right["efficiency"] * (1 - right["bubble share"]))
+
+
+def test_the_corrected_sum_adds_the_corrected_rows_or_says_which_it_keeps(walk: Walk) -> None:
+    small, large = walk("8b"), walk("405b")
+    names = ("weights", "gradients", "optimizer", "gathered", "activations", "logits", "buffers")
+    parts = [small[name]["corrected"] or small[name]["hand"] for name in names]
+    assert small["memory"]["corrected"] == pytest.approx(sum(parts))
+    assert "activations of about 3 GB" in large["memory"]["why"]
+    assert large["memory, fp32 gradients"]["corrected"] == pytest.approx(
+        large["memory"]["corrected"] + large["gradients"]["hand"]
+    )
+
+
+def test_the_reasons_are_those_of_the_layout_and_the_model(walk: Walk, capsys: pytest.CaptureFixture[str]) -> None:
+    deepseek = walk("671b")
+    assert "of smaller experts" in deepseek["expert weights a GPU"]["why"]
+    assert "DualPipe" in deepseek["states a GPU"]["why"]
+    assert "sequence parallelism" not in deepseek["P2P a micro-batch"]["why"]
+    assert "sequence parallelism" in walk("405b")["P2P a micro-batch"]["why"]
+    mixtral = explained(capsys, "mixtral-8x7b dgx-h100 --gpus 64 --pp 2 --ep 8")
+    assert "of larger experts" in mixtral["expert weights a GPU"]["why"]
+    assert "DualPipe" not in mixtral["states a GPU"]["why"]
+    assert mixtral["shared weights a GPU"]["why"] == "PP divides them"
+    assert "sequence parallelism" not in mixtral["P2P a micro-batch"]["why"]
