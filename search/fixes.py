@@ -22,7 +22,7 @@ from search.conflict import Candidates, Witness
 from search.engine import Table
 from search.rule import Rule, violations
 from search.rules import rules
-from search.space import ALL_RANKS, SearchSpace, load_space
+from search.space import ALL_RANKS, SearchSpace, load_space, no_world_size
 
 FOLLOWERS = ("dp", "dp_shard")
 """Axes that follow tp, pp and cp: their own change counts only where none of these changes."""
@@ -190,6 +190,8 @@ def _first(problem: Problem, space: SearchSpace, change: Change, asked: SearchSp
     try:
         loaded = load_space(problem, space.name, space.limits, tp_across_domains=space.tp_across_domains, strict=False)
     except InputError:
+        return None
+    if no_world_size(problem, loaded):
         return None
     candidates = Candidates(problem, loaded)
     table = next(candidates.fitting(candidates.legal), None)

@@ -6,8 +6,8 @@ is not in the space; what the rules reject is in it, and counted.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
 
@@ -21,6 +21,8 @@ from hardware.reader import Table, did_you_mean
 
 SKELETON_AXES: tuple[str, ...] = ("tp", "pp", "cp", "dp", "ep", "etp")
 """The axes that CP-SAT enumerates; their product with the others is NumPy's."""
+WORLD: tuple[str, ...] = SKELETON_AXES[:4]
+"""Degrees whose product is the number of GPUs."""
 INNER_AXES: tuple[str, ...] = tuple(axis for axis in AXES if axis not in SKELETON_AXES)
 ALL_RANKS = 0
 """In `dp_shard`: all dp * cp ranks, whatever their number."""
@@ -93,7 +95,7 @@ def load_space(
     Limits take numbers, `all` for dp_shard, and names (or codes) for recompute and schedule. Without `strict` they may
     hold degrees and sizes that the rules reject: for those who ask why.
     Raises InputError for an unknown space or axis, a value that no candidate of the problem can have (it names the
-    nearest that can), one that the profile cannot launch, and degrees that never multiply to the GPUs.
+    nearest that can), one that the profile cannot launch, and, if `strict`, degrees that never multiply to the GPUs.
     """
     wanted = {axis: tuple(values) for axis, values in (limits or {}).items() if values is not None}
     for axis in wanted:
@@ -104,12 +106,27 @@ def load_space(
     fixed = {axis: _limit(problem, axis, values, possible[axis], strict) for axis, values in wanted.items()}
     axes = _read(table, problem, possible) | fixed
     space = SearchSpace(name=name, axes=axes, limits=fixed, tp_across_domains=tp_across_domains)
-    if not len(space.grid(problem.workload.gpus)["tp"]):
-        degrees = " x ".join(
-            f"{axis} {','.join(map(str, fixed[axis]))}" for axis in ("tp", "pp", "cp", "dp") if axis in fixed
-        )
-        raise InputError(f"{degrees or f'space {name}'}: no tp x pp x cp x dp makes {problem.workload.gpus} GPUs")
+    if strict and (because := no_world_size(problem, space)):
+        raise InputError(because)
     return space
+
+
+def no_world_size(problem: Problem, space: SearchSpace) -> str:
+    """Why no degrees of the space multiply to the GPUs, with the nearest that do; empty if some do."""
+    gpus, degrees = problem.workload.gpus, [axis for axis in WORLD if axis in space.limits]
+    alone = replace(space, axes={**space.axes, "ep": (1,), "etp": (1,)})
+    if len(alone.grid(gpus)["tp"]):
+        return ""
+    near, possible = [], possible_values(problem)
+    for axis in degrees:
+        found = replace(alone, axes={**alone.axes, axis: possible[axis]}).grid(gpus)[axis]
+        values = _nearest(space.limits[axis][0], sorted(set(found.tolist())))
+        near += [f"{axis} {' or '.join(map(str, values))}"] if values else []
+    asked = " x ".join(f"{axis} {_some(space.limits[axis])}" for axis in degrees) or f"space {space.name}"
+    nearest = f"; nearest: {'; or '.join(near)}" if near else ""
+    if len(degrees) == 1 and degrees[0] != "dp":
+        return f"{asked}: does not divide {gpus} GPUs{nearest}"
+    return f"{asked}: no tp x pp x cp x dp makes {gpus} GPUs{nearest}"
 
 
 def possible_values(problem: Problem) -> dict[str, tuple[int, ...]]:
@@ -236,7 +253,7 @@ def _limit(
 ) -> tuple[int, ...]:
     """The user's values of an axis, checked one by one."""
     numbers = [_number(problem, axis, value) for value in values]
-    loose = not strict and axis not in _CODED and possible not in ((1,), (ALL_RANKS,))
+    loose = not strict and axis not in _CODED and not _ruled_out(problem, axis)
     codes = {value if loose and value > 0 else _checked(problem, axis, value, possible) for value in numbers}
     if not codes:
         raise InputError(f"{axis}: no value is given")
@@ -272,14 +289,33 @@ def _checked(problem: Problem, axis: str, value: int, possible: tuple[int, ...])
     if value in possible:
         return value
     names = {"schedule": SCHEDULES, "recompute": tuple(choice.name for choice in profile.recompute)}.get(axis)
-    if names or axis in ("zero_stage", "sequence_parallel") or possible in ((1,), (ALL_RANKS,)):
+    if names or axis in ("zero_stage", "sequence_parallel") or _ruled_out(problem, axis):
         known = ", ".join(names[code] if names else "all" if axis == "dp_shard" else str(code) for code in possible)
         shown = names[value] if names and 0 <= value < len(names) else value
         raise InputError(f"{axis} {shown}: {_who(problem, axis)} has {known}")
-    near = [max((n for n in possible if n < value), default=0), min((n for n in possible if n > value), default=0)]
-    found = [str(n) for n in near if n]
+    found = [str(n) for n in _nearest(value, possible)]
     nearest = f"nearest {'are' if len(found) > 1 else 'is'} {' and '.join(found)}"
     raise InputError(f"{axis} {value}: not possible on {_why(problem, axis)}; {nearest}")
+
+
+def _nearest(value: int, values: Sequence[int]) -> list[int]:
+    """The next positive value below and the next one above, where there are such."""
+    below, above = [n for n in values if 0 < n < value], [n for n in values if n > value]
+    return [*([max(below)] if below else []), *([min(above)] if above else [])]
+
+
+def _ruled_out(problem: Problem, axis: str) -> bool:
+    """Whether the profile, or a model without experts, leaves the axis one value whatever the number of GPUs."""
+    profile, moe = problem.profile, problem.model.is_moe
+    return not {
+        "tp": profile.tensor_parallel,
+        "pp": profile.pipeline_parallel,
+        "vpp": "interleaved" in profile.schedules,
+        "dp_shard": profile.shard_groups,
+        "cp": profile.context_parallel,
+        "ep": moe,
+        "etp": moe and profile.tensor_parallel and profile.expert_tensor_parallel,
+    }.get(axis, True)
 
 
 def _who(problem: Problem, axis: str) -> str:

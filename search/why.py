@@ -17,7 +17,7 @@ from search.fixes import Fix, fixes
 from search.rules import skeleton_rules
 from search.rules_memory import kept_free
 from search.skeletons import check_batch, first_rejection
-from search.space import ALL_RANKS, SearchSpace
+from search.space import ALL_RANKS, SearchSpace, no_world_size
 
 TERMS = 3
 """Terms of memory that are named."""
@@ -28,7 +28,8 @@ SHOWN = ("tp", "pp", "vpp", "cp", "dp", "ep", "etp", "zero_stage", "micro_batch"
 class Why:
     """The rules in conflict, in documented order, and the fixes; or, if the request has layouts, their search.
 
-    No candidate of the request keeps all rules of `core`; leave out any one of them, and there is one that does.
+    No candidate of the request keeps all rules of `core`; leave out any one of them, and there is one that does. The
+    core is `world_size` alone where the request has no candidate: no degrees of it multiply to the GPUs.
     """
 
     problem: Problem
@@ -45,17 +46,20 @@ class Why:
 
 def why(problem: Problem, space: SearchSpace, *, threads: int | None = None) -> Why:
     """Explain a request. Raises InputError if no possible dp divides the global batch."""
+    if because := no_world_size(problem, space):
+        core = (("world_size", because),)
+        return Why(problem=problem, space=space, core=core, fixes=tuple(fixes(problem, space, ())))
     grid, outer = space.grid(problem.workload.gpus), skeleton_rules(problem, space)
     check_batch(problem, grid, first_rejection(grid, outer), outer)
     candidates = Candidates(problem, space)
     leanest = candidates.leanest(candidates.legal)
     if leanest and leanest.broken == 0:
         return Why(problem=problem, space=space, result=search(problem, space, threads=threads))
-    core = conflict(candidates)
-    reasons = {rule.name: "" if rule.name == "memory" else rule.explain(witness.row) for rule, witness in core}
+    rules = conflict(candidates)
+    reasons = {rule.name: "" if rule.name == "memory" else rule.explain(witness.row) for rule, witness in rules}
     if leanest:
         reasons["memory"] = _memory(problem, leanest)
-    return Why(problem=problem, space=space, core=tuple(reasons.items()), fixes=tuple(fixes(problem, space, core)))
+    return Why(problem=problem, space=space, core=tuple(reasons.items()), fixes=tuple(fixes(problem, space, rules)))
 
 
 def _memory(problem: Problem, leanest: Witness) -> str:
@@ -144,12 +148,13 @@ def report(it: Why) -> Iterator[str]:
     yield f"no layout is feasible: no candidate keeps {which}"
     for rule, because in it.core:
         yield f"  {rule}: {because}"
-    yield "what makes it feasible" if it.fixes else "no change of one input or of up to three axes makes it feasible"
+    shown = "what makes it feasible, each with a layout that fits (search finds the best)"
+    yield shown if it.fixes else "no change of one input or of up to three axes makes it feasible"
     for fix in it.fixes:
         changes = ", ".join(_change(name, *change) for name, change in change_of(fix).items())
         speed = f"MFU {fix.mfu:.1%}, {format_bytes(fix.memory_headroom)} to spare"
         yield f"  {changes}"
-        yield f"      {spell(fix.problem.profile, fix.layout.row(0))}: {speed}"
+        yield f"      a layout that fits: {spell(fix.problem.profile, fix.layout.row(0))}: {speed}"
 
 
 def arguments_of(fix: Fix) -> dict[str, object]:

@@ -123,6 +123,7 @@ def test_limits_restrict_one_axis_and_leave_the_others() -> None:
         ({"schedule": ["1fb1"]}, "unknown schedule '1fb1'; did you mean '1f1b'? known: "),
         ({"recompute": ["everything"]}, "recompute 'everything': profile megatron has none, "),
         ({"tp": [8], "pp": [8], "cp": [1], "dp": [8]}, "tp 8 x pp 8 x cp 1 x dp 8: no tp x pp x cp x dp makes 64 GPUs"),
+        ({"tp": [32], "pp": [8]}, "tp 32 x pp 8: no tp x pp x cp x dp makes 64 GPUs; nearest: tp 8; or pp 2"),
         ({"tp": []}, "tp: no value is given"),
         ({"tp": ["two"]}, "tp 'two': expected whole numbers"),
         ({"tpp": [2]}, "unknown axis 'tpp'; did you mean 'tp'? known: "),
@@ -134,6 +135,11 @@ def test_values_that_no_candidate_can_have(limits: dict[str, list[int | str]], m
         load_space(case, limits=limits)
     assert str(caught.value).startswith(message)
     assert "\n" not in str(caught.value)
+
+
+def test_a_number_of_gpus_that_leaves_one_degree_is_not_laid_on_the_profile() -> None:
+    with pytest.raises(InputError, match="tp 2: not possible on 7 GPUs with 32 heads; nearest is 1"):
+        load_space(problem("llama-3.1-8b", gpus=7), limits={"tp": [2]})
 
 
 def test_expert_values_name_the_experts() -> None:

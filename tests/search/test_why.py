@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from hypothesis import given, reject, settings
+from hypothesis import assume, given, reject, settings
 from hypothesis import strategies as st
 
 from costmodel.estimate import estimate
@@ -27,7 +27,7 @@ from search.fixes import fewest_gpus, fixes
 from search.options import command_line
 from search.rule import violations
 from search.rules import rules
-from search.space import ALL_RANKS, SearchSpace, divisors, load_space
+from search.space import ALL_RANKS, SearchSpace, divisors, load_space, no_world_size
 from tests.strategies import problem, problems
 
 ROOT = Path(__file__).parents[2]
@@ -75,6 +75,15 @@ REQUESTS = {
         "at least 2 x pp 16",
     ),
     "sequence": (f"{SMALL} --seq-len 4100 --cp 4", ["sequence"], "4100 tokens does not divide into 2 x cp 4"),
+    "seven GPUs": (
+        "llama-3.1-8b dgx-h100 --gpus 7 --tp 2 --global-batch 64",
+        ["world_size"],
+        "tp 2: does not divide 7 GPUs; nearest: tp 1",
+    ),
+    "odd TP": (f"{LARGE} --tp 3", ["world_size"], "tp 3: does not divide 64 GPUs; nearest: tp 2 or 4"),
+    "TP beyond the GPUs": (f"{SMALL} --tp 16", ["world_size"], "tp 16: does not divide 8 GPUs; nearest: tp 8"),
+    "odd PP": (f"{SMALL} --pp 5", ["world_size"], "pp 5: does not divide 8 GPUs; nearest: pp 4 or 8"),
+    "a product": (f"{SMALL} --tp 4 --pp 4", ["world_size"], "makes 8 GPUs; nearest: tp 2; or pp 2"),
     "memory or ZeRO 3 with PP": (f"{LARGE} --tp 1 --pp 4 --zero 1,3", ["zero_with_pp", "memory"], "not 3 with pp 4"),
 }
 
@@ -122,6 +131,17 @@ def test_the_smallest_number_of_gpus_is_named(run: Callable[..., Outcome]) -> No
     for nodes in range(8, 13):
         code = run("search", "llama-3.1-405b", "dgx-h100", "--gpus", str(8 * nodes), "--global-batch", "512").code
         assert code == 3
+
+
+def test_degrees_off_the_gpus_get_the_nearest_and_more_gpus(run: Callable[..., Outcome]) -> None:
+    assert changes(run, "llama-3.1-8b dgx-h100 --gpus 6 --tp 4") == [{"tp": [4, 2]}, {"gpus": [6, 8]}]
+    assert changes(run, f"{LARGE} --tp 3") == [{"tp": [3, 2]}]
+
+
+def test_the_layout_beside_a_change_is_not_called_the_best(run: Callable[..., Outcome]) -> None:
+    out = run("why", *f"{LARGE} --tp 16".split()).out
+    assert "a layout that fits" in out
+    assert "search finds the best" in out
 
 
 def test_a_layout_gets_the_nearest_layouts(run: Callable[..., Outcome]) -> None:
@@ -173,7 +193,6 @@ def test_a_feasible_request_is_said_to_be(run: Callable[..., Outcome]) -> None:
     ("options", "named"),
     [
         ("--global-batch 7 --dp 8", "nearest is 8"),
-        ("--tp 3", "8 GPUs"),
         ("--ep 2", "no experts"),
         ("--zero 4", "'4'"),
         ("--schedule dualpipe", "megatron"),
@@ -229,9 +248,11 @@ def requests(draw: st.DrawFn) -> tuple[Problem, SearchSpace]:
     }
     few = {axis: list(space.axes[axis][:2]) for axis in ("vpp", "micro_batch", "recompute")} | limits
     try:
-        return case, load_space(case, limits=few, strict=False)
+        space = load_space(case, limits=few, strict=False)
     except InputError:
         reject()
+    assume(not no_world_size(case, space))
+    return case, space
 
 
 def kept(case: Problem, space: SearchSpace) -> dict[str, np.ndarray]:
