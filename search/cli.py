@@ -6,11 +6,14 @@ import json
 import os
 import sys
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hardware.errors import InfeasibleError, InputError
+from search.files import output_path, whole, write_text
 from search.options import (
     Parser,
     add_calibrate,
@@ -26,6 +29,10 @@ from search.options import (
 from search.terminal import Signals, open_streams, progress, say, signals
 from search.version import VERSION
 
+if TYPE_CHECKING:
+    from search.engine import SearchResult
+
+OTHER_FORMATS = (".csv", ".tsv", ".json", ".jsonl", ".txt", ".xlsx", ".html", ".toml", ".yaml")
 DONE, FAULT, USAGE, INFEASIBLE, STOPPED = 0, 1, 2, 3, 128
 MODULES = {
     "_search": ("search.engine", "search.explain", "search.frontier", "search.inputs", "search.table"),
@@ -104,26 +111,18 @@ def _search(arguments: Namespace) -> int:
     from search import table
     from search.engine import search
     from search.explain import problem_json
-    from search.frontier import rows_of, write_parquet
-    from search.inputs import inputs, output_path, read_problem, read_space
+    from search.frontier import rows_of
+    from search.inputs import inputs, read_problem, read_space
 
-    output = output_path(arguments.output)
-    everything = None if arguments.all is None else output_path(arguments.all)
-    if everything is not None and everything.resolve() == output.resolve():
-        raise InputError(f"{arguments.all}: --all and -o name the same file")
+    outputs = _outputs(arguments)
     problem = read_problem(arguments)
     space = read_space(arguments, problem)
     with progress() as show:
-        result = search(problem, space, threads=arguments.threads, keep_all=everything is not None, progress=show)
+        result = search(problem, space, threads=arguments.threads, keep_all=len(outputs) > 1, progress=show)
     if result.estimate is None:
         ask = command_line("why", vars(arguments))
         raise InfeasibleError(f"{table.nothing_fits(result)}\nwhat to change says: {ask}")
-    done = {path: "replaced" if path is not None and path.exists() else "wrote" for path in (output, everything)}
-    write_parquet(output, result, inputs(arguments))
-    say(f"{done[output]} {output}: {len(result.frontier):,} layouts")
-    if everything is not None:
-        write_parquet(everything, result, inputs(arguments), every=True)
-        say(f"{done[everything]} {everything}: {result.account.feasible:,} layouts")
+    _write(outputs, result, inputs(arguments))
     if arguments.json:
         found = {
             "problem": problem_json(problem),
@@ -136,6 +135,27 @@ def _search(arguments: Namespace) -> int:
     else:
         print(table.report(result, arguments.top, _blocks()))
     return DONE
+
+
+def _outputs(arguments: Namespace) -> list[Path]:
+    """The file of the frontier, and that of every feasible layout if it is wanted."""
+    read = (arguments.model, arguments.cluster, arguments.profile, arguments.space)
+    names = [name for name in (arguments.output, arguments.all) if name is not None]
+    paths = [output_path(name, read, OTHER_FORMATS) for name in names]
+    if len({path.resolve() for path in paths}) < len(paths):
+        raise InputError(f"{arguments.all}: --all and -o name the same file")
+    return paths
+
+
+def _write(outputs: Sequence[Path], result: SearchResult, given: Mapping[str, object]) -> None:
+    from search.frontier import to_parquet
+
+    done = ["replaced" if path.exists() else "wrote" for path in outputs]
+    with whole(*outputs) as files:
+        for file, every in zip(files, (False, True), strict=False):
+            to_parquet(file, result, given, every=every)
+    for path, verb, count in zip(outputs, done, (len(result.frontier), result.account.feasible), strict=False):
+        say(f"{verb} {path}: {count:,} layouts")
 
 
 def _explain(arguments: Namespace) -> int:
@@ -192,9 +212,11 @@ def _plan(arguments: Namespace) -> int:
 def _validate(arguments: Namespace) -> int:
     from search import measured
 
+    if arguments.predictions is not None:
+        output_path(arguments.predictions, [arguments.runs])
     score, found = measured.score(arguments.runs, arguments.trust)
     if arguments.predictions is not None:
-        measured.write_whole(arguments.predictions, measured.predictions_csv(found))
+        write_text(arguments.predictions, measured.predictions_csv(found))
         say(f"wrote {arguments.predictions}: {len(found):,} predictions")
     for row in score["skipped"]:
         say(f"skipped {row['id']}: {row['why']}")
@@ -205,8 +227,9 @@ def _validate(arguments: Namespace) -> int:
 def _calibrate(arguments: Namespace) -> int:
     from search import measured
 
+    output_path(arguments.output, [arguments.runs, arguments.profile])
     text, said = measured.fitted(arguments.runs, arguments.profile)
-    measured.write_whole(arguments.output, text)
+    write_text(arguments.output, text)
     print("\n".join(said))
     say(f"wrote {arguments.output}; use it with --profile {arguments.output}")
     return DONE

@@ -6,10 +6,9 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -23,6 +22,7 @@ from costmodel.problem import Problem
 from costmodel.profile import Profile
 from hardware.errors import InputError
 from search.engine import CHUNK, SearchResult
+from search.files import whole
 from search.version import VERSION
 
 SCHEMA_VERSION = "1"
@@ -89,7 +89,9 @@ def arrow_schema(provenance: Mapping[str, object] | None = None) -> pa.Schema:
 
 
 def _json(value: object) -> str:
-    return json.dumps(value, sort_keys=True, ensure_ascii=False)
+    """Canonical JSON in UTF-8; what a path holds beside it becomes an escape that reads back as the same path."""
+    text = json.dumps(value, sort_keys=True, ensure_ascii=False)
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _number(name: str, metadata: Mapping[str, str]) -> pa.Field:
@@ -156,7 +158,12 @@ def provenance(result: SearchResult, inputs: Mapping[str, object] | None = None)
 
 def fingerprint(part: Any) -> str:
     """SHA-256 of a dataclass's values as canonical JSON: changes when, and only when, a value changes."""
-    return hashlib.sha256(_json(_plain(asdict(part))).encode()).hexdigest()
+    return digest(_plain(asdict(part)))
+
+
+def digest(value: object) -> str:
+    """SHA-256 of a value as canonical JSON."""
+    return hashlib.sha256(_json(value).encode()).hexdigest()
 
 
 def _plain(value: Any) -> Any:
@@ -174,11 +181,19 @@ def write_parquet(
     The file appears whole or not at all, and the same search writes the same bytes. Raises InputError if the folder
     does not exist or the file cannot be written.
     """
+    with whole(path) as (file,):
+        to_parquet(file, result, inputs, every=every)
+
+
+def to_parquet(
+    file: BinaryIO, result: SearchResult, inputs: Mapping[str, object] | None = None, *, every: bool = False
+) -> None:
+    """What `write_parquet` writes, to an open file."""
     layouts = result.feasible if every else result.frontier
     if layouts is None:
         raise ValueError("the search did not keep every feasible layout (keep_all)")
     schema = arrow_schema(provenance(result, inputs) | {"rows": "feasible" if every else "frontier"})
-    with _whole(Path(path)) as file, pq.ParquetWriter(file, schema, compression="zstd") as writer:
+    with pq.ParquetWriter(file, schema, compression="zstd") as writer:
         for start in range(0, len(layouts), CHUNK):
             part = layouts.take(slice(start, start + CHUNK))
             columns = columns_of(result.problem, part, estimate(result.problem, part), start + 1)
@@ -186,37 +201,39 @@ def write_parquet(
             writer.write_table(pa.Table.from_arrays(arrays, schema=schema))
 
 
-@contextmanager
-def _whole(path: Path) -> Iterator[BinaryIO]:
-    """A file for writing that takes its name only when all is written."""
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with open(part, "xb") as file:
-            yield file
-        os.replace(part, path)
-    except OSError as error:
-        reason = "the folder does not exist" if not path.parent.is_dir() else error.strerror or str(error)
-        raise InputError(f"{path}: cannot be written: {reason}") from None
-    finally:
-        with suppress(OSError):
-            part.unlink(missing_ok=True)
-
-
 def read_frontier(path: str | os.PathLike[str]) -> Stored:
     """The rows and provenance of a file that `write_parquet` wrote. Raises InputError for any other file."""
+    name = os.fsdecode(path)
     try:
-        table = pq.read_table(path)
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such file") from None
-    except (OSError, pa.ArrowException) as error:
-        raise InputError(f"{path}: not a Parquet file: {' '.join(str(error).split())}") from None
-    metadata = {key.decode(): text.decode() for key, text in (table.schema.metadata or {}).items()}
+        if not os.path.isfile(name):
+            raise InputError(f"{name}: {'not a Parquet file' if os.path.exists(name) else 'no such file'}")
+        with open(name, "rb") as file:  # pyarrow would take some names for places in a network
+            table = pq.ParquetFile(file).read()
+            metadata = {key.decode(): text.decode() for key, text in (table.schema.metadata or {}).items()}
+            rows = table.to_pylist()
+    except InputError:
+        raise
+    except (OSError, ArithmeticError, LookupError, TypeError, ValueError, pa.ArrowException) as error:
+        raise InputError(f"{name}: not a Parquet file: {' '.join(str(error).split())}") from None
     found = metadata.get(f"{KEY}.schema_version")
     if found is None:
-        raise InputError(f"{path}: not written by meshscout search")
+        raise InputError(f"{name}: not written by meshscout search")
     if found != SCHEMA_VERSION:
-        raise InputError(f"{path}: schema version {found}, this version reads {SCHEMA_VERSION}")
-    return Stored(table.to_pylist(), json.loads(metadata[f"{KEY}.provenance"]))
+        raise InputError(f"{name}: schema version {found}, this version reads {SCHEMA_VERSION}")
+    with damage(name):
+        return Stored(rows, dict(json.loads(metadata[f"{KEY}.provenance"])))
+
+
+@contextmanager
+def damage(name: str) -> Iterator[None]:
+    """What a file that search did not write so leads to becomes an InputError that names the file."""
+    try:
+        yield
+    except InputError as error:
+        raise error if name in str(error) else InputError(f"{name}: {error}") from None
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+        what = f"{type(error).__name__} {error}"
+        raise InputError(f"{name}: damaged, or not written by meshscout search: {what}") from None
 
 
 def axes_of(row: Mapping[str, Any], profile: Profile) -> dict[str, int]:
@@ -224,4 +241,7 @@ def axes_of(row: Mapping[str, Any], profile: Profile) -> dict[str, int]:
     axes = {axis.name: row[axis.name] for axis in fields(Layouts)}
     axes["recompute"] = profile.recompute_code(row["recompute"])
     axes["schedule"] = SCHEDULES.index(row["schedule"])
+    for name, value in axes.items():
+        if int(value) != value:
+            raise InputError(f"column {name} holds {value!r}, expected an integer")
     return {name: int(value) for name, value in axes.items()}

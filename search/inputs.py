@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from argparse import Namespace
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from costmodel.layouts import SCHEDULES, Layouts
 from costmodel.model import load_model, model_names
@@ -20,11 +18,12 @@ from search.options import COLUMNS
 from search.space import SearchSpace, load_space
 from search.terminal import say
 
+if TYPE_CHECKING:
+    from search.frontier import Stored
+
 NAMES = ("model", "family", "cluster", "profile", "space", "any_domain")
 """The arguments that, beside the workload and the limits, say what is searched."""
 
-
-OTHER_FORMATS = (".csv", ".tsv", ".json", ".jsonl", ".txt", ".xlsx", ".html", ".toml", ".yaml")
 AMONG = {"frontier": "on the frontier", "feasible": "of all feasible layouts, by MFU"}
 """What the rows of a file are, in words."""
 
@@ -121,12 +120,25 @@ def stored_layout(path: str, rank: int) -> Chosen:
 
     Raises InputError if the file has no such row, or if an input has changed since the file was written.
     """
-    from search.frontier import axes_of, fingerprint, read_frontier
+    from search.frontier import damage, read_frontier
 
     stored = read_frontier(path)
     if rank > len(stored.rows):
         raise InputError(f"rank {rank}: {path} has {len(stored.rows)} rows")
+    with damage(path):
+        return _chosen_of(path, stored, rank)
+
+
+def _chosen_of(path: str, stored: Stored, rank: int) -> Chosen:
+    from search.frontier import axes_of, digest, fingerprint
+
     given: Mapping[str, Any] = stored.provenance["inputs"]
+    if digest(stored.provenance["workload"]) != stored.provenance["sha256"]["workload"]:
+        raise InputError(f"{path}: damaged: its workload is not the one that was searched")
+    for name in NAMES:
+        kind = bool if name == "any_domain" else str
+        if not isinstance(given.get(name), kind) and (name, given.get(name)) != ("family", None):
+            raise InputError(f"{path}: damaged: its input {name} is {given.get(name)!r}")
     cluster = load_cluster(given["cluster"])
     problem = Problem(
         model=load_model(given["model"], given.get("family")),
@@ -176,17 +188,3 @@ def _code(profile: Profile, column: str, value: int | str) -> int:
 def _usual_stage(profile: Profile, pp: int) -> int:
     allowed = profile.zero_stages if pp == 1 else profile.zero_stages_with_pp
     return max((stage for stage in allowed if stage <= profile.default_zero_stage), default=min(allowed))
-
-
-def output_path(name: str) -> Path:
-    """A file that can be written later; nothing is created. Raises InputError if it cannot."""
-    path = Path(name)
-    if path.suffix.lower() in OTHER_FORMATS:
-        raise InputError(f"{name}: Parquet is written, not {path.suffix[1:]}; name a .parquet file")
-    if not path.parent.is_dir():
-        raise InputError(f"{name}: the folder {path.parent} does not exist")
-    if path.exists() and not path.is_file():
-        raise InputError(f"{name or path}: exists and is not a file")
-    if not os.access(path.parent, os.W_OK):
-        raise InputError(f"{name}: the folder {path.parent} is not writable")
-    return path

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import csv
 import io
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from costmodel.calibration.predict import Prediction, predict
-from costmodel.calibration.runs import RUNS, Run, read_runs
+from costmodel.calibration.runs import RUNS, Run, read_runs, strangers
 from costmodel.calibration.validate import TRUST, validate
 from hardware.errors import InputError
+from search.terminal import say
 
 COLUMNS = ("id", "step_time", "memory", "oom", "step_time_low", "step_time_high")
 WORST = 10
 
 
 def score(path: str | None, trust: str) -> tuple[dict[str, Any], list[Prediction]]:
-    """The documented object of `validate --json`, and the predictions that it scores."""
+    """The documented object of `validate --json`, and the predictions; talk names unknown frameworks."""
     runs, skipped = read_runs(path or RUNS)
+    for framework, profile in strangers(runs).items():
+        say(f"framework {framework!r} is not known: its runs are predicted with profile {profile}")
     found = predict(runs)
     return validate(found, skipped, trust), found
 
@@ -35,22 +37,6 @@ def predictions_csv(found: Sequence[Prediction]) -> str:
         figures = (it.step_time, it.memory)
         writer.writerow([it.run.id, *(f"{x:.6g}" for x in figures), int(it.oom), f"{low:.6g}", f"{high:.6g}"])
     return text.getvalue()
-
-
-def write_whole(path: str, text: str) -> None:
-    """A text file that appears whole or not at all. Raises InputError for a folder that is not there."""
-    target = Path(path)
-    if not target.parent.is_dir():
-        raise InputError(f"{path}: folder {target.parent} does not exist")
-    if target.is_dir():
-        raise InputError(f"{path}: is a folder, not a file")
-    part = target.with_name(f".{target.name}.{os.getpid()}")
-    try:
-        part.write_text(text)
-        os.replace(part, target)
-    except OSError as error:
-        part.unlink(missing_ok=True)
-        raise InputError(f"{path}: cannot be written: {error.strerror}") from None
 
 
 def report(score: Mapping[str, Any], found: Sequence[Prediction], trust: str) -> list[str]:

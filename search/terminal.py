@@ -45,7 +45,7 @@ class Signals:
 
 @contextmanager
 def signals() -> Iterator[Signals]:
-    """SIGINT and SIGTERM raise Stopped within the block; not where they are ignored (nohup), nor off the main thread."""
+    """SIGINT and SIGTERM raise Stopped within the block; not where ignored (nohup), nor off the main thread."""
     caught = Signals()
     usual = {number: signal.getsignal(number) for number in SIGNALS}
     mine = [number for number, handler in usual.items() if handler not in (signal.SIG_IGN, None)]
@@ -71,8 +71,9 @@ def open_streams() -> None:
         sys.stdout = _to(1)
     if sys.stderr is None:
         sys.stderr = _to(2)
-    if isinstance(sys.stdout, TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")
+    for stream, errors in ((sys.stdout, "replace"), (sys.stderr, "backslashreplace")):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors=errors)
 
 
 def _to(number: int) -> TextIOWrapper:

@@ -1,0 +1,98 @@
+"""The files that a command writes: checked before the work, and each appears whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from hardware.errors import InputError
+
+STANDARD_STREAMS = (0, 1, 2)
+
+
+def output_path(name: str, inputs: Iterable[object] = (), others: Iterable[str] = ()) -> Path:
+    """A file that can be written later; nothing is created. A link stands for the file that it leads to.
+
+    `inputs` are arguments that may name files which are read (a Hugging Face model may name the folder of its
+    config.json), `others` are suffixes of formats that are not written. Raises InputError if the file cannot be
+    written, or if it is an input or one of the command's own streams.
+    """
+    path = Path(name)
+    if path.suffix.lower() in others:
+        raise InputError(f"{name}: Parquet is written, not {path.suffix[1:]}; name a .parquet file")
+    try:
+        target, found = _target(name)
+    except OSError as error:
+        raise InputError(f"{name}: cannot be written: {error.strerror}") from None
+    read = [Path(str(given)) for given in inputs if given is not None]
+    for file in (*read, *(folder / "config.json" for folder in read)):
+        with suppress(OSError):
+            if found and os.path.samestat(found, file.stat()):
+                raise InputError(f"{name}: is an input ({file}); name another file to write")
+    if not os.access(target.parent, os.W_OK | os.X_OK):
+        raise InputError(f"{name}: the folder {path.parent} is not writable")
+    return path
+
+
+@contextmanager
+def whole(*paths: str | os.PathLike[str]) -> Iterator[list[BinaryIO]]:
+    """Files for writing that take their names together, when all are written, or not at all.
+
+    A file that is replaced keeps its mode. Raises InputError if one cannot be written.
+    """
+    names = " and ".join(os.fspath(path) for path in paths)
+    parts: list[Path] = []
+    try:
+        with ExitStack() as opened:
+            targets = [_target(path) for path in paths]
+            files: list[BinaryIO] = []
+            for target, found in targets:
+                parts.append(target.with_name(f".meshscout-{secrets.token_hex(8)}.part"))
+                files.append(opened.enter_context(open(parts[-1], "xb")))
+                if found:
+                    with suppress(OSError):  # there are file systems without modes
+                        os.fchmod(files[-1].fileno(), stat.S_IMODE(found.st_mode))
+            yield files
+        for part, (target, _) in zip(parts, targets, strict=True):
+            os.replace(part, target)
+    except OSError as error:
+        raise InputError(f"{names}: cannot be written: {error.strerror or error}") from None
+    finally:
+        for part in parts:
+            with suppress(OSError):
+                part.unlink(missing_ok=True)
+
+
+def write_text(path: str, text: str) -> None:
+    """A text file that appears whole or not at all. Raises InputError if it cannot be written."""
+    with whole(path) as (file,):
+        file.write(text.encode("utf-8", "replace"))
+
+
+def _target(name: str | os.PathLike[str]) -> tuple[Path, os.stat_result | None]:
+    """The file that a name leads to, and its status if it is there. Raises InputError for what is no plain file."""
+    text = os.fspath(name) or "."
+    if text.endswith(("/", "/.", "/..")) or text in (".", ".."):
+        raise InputError(f"{text}: names a folder and is not a file")
+    target = Path(os.path.realpath(text))
+    try:
+        found = os.stat(text)
+    except FileNotFoundError:
+        if not target.parent.is_dir():
+            raise InputError(f"{text}: cannot be written: the folder {Path(text).parent} does not exist") from None
+        os.stat(target.parent / ".")
+        return target, None
+    if not stat.S_ISREG(found.st_mode):
+        raise InputError(f"{text}: exists and is not a file")
+    if not found.st_mode & 0o222 or not os.access(target, os.W_OK):
+        raise InputError(f"{text}: cannot be written: the file is read-only")
+    for stream in STANDARD_STREAMS:
+        with suppress(OSError):
+            if os.path.samestat(found, os.fstat(stream)):
+                raise InputError(f"{text}: is a stream of this command; name another file to write")
+    return target, found
