@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -41,6 +41,7 @@ SLOW_BUSBW = 440.0
 """GB/s inside a node below which nanotron's machines were in their slow state."""
 
 REQUIRED = ("model", "hidden", "layers", "heads", "vocab", "gpu", "gpus", "framework", "gbs", "mbs", "seq")
+TRUSTS = ("ok", "medium", "low")
 RUNS = Path(__file__).parents[1] / "data" / "runs.csv.gz"
 """Published, measured runs, each with its source."""
 GIB = float(2**30)
@@ -76,7 +77,10 @@ class Skipped:
 
 
 def read_runs(path: str | Path) -> tuple[list[Run], list[Skipped]]:
-    """Runs of a CSV file in its order, and the rows that cannot be predicted. Raises InputError for a wrong file."""
+    """Runs of a CSV file in its order, and the rows that cannot be predicted. Raises InputError for a wrong file.
+
+    docs/runs_format.md describes the columns.
+    """
     try:
         table = pd.read_csv(path, dtype=str, keep_default_na=False)
     except FileNotFoundError:
@@ -84,7 +88,9 @@ def read_runs(path: str | Path) -> tuple[list[Run], list[Skipped]]:
     except (OSError, ValueError) as error:
         raise InputError(f"{path}: not a CSV file of runs: {' '.join(str(error).split())}") from None
     if missing := [name for name in ("id", *REQUIRED) if name not in table.columns]:
-        raise InputError(f"{path}: column {missing[0]!r} is missing")
+        names = ", ".join(map(repr, missing))
+        which = f"columns {names} are" if len(missing) > 1 else f"column {names} is"
+        raise InputError(f"{path}: {which} missing; docs/runs_format.md describes all columns")
     runs: list[Run] = []
     skipped: list[Skipped] = []
     for row in table.to_dict("records"):
@@ -129,17 +135,33 @@ def run_of(row: Mapping[str, str]) -> Run:
         memory=None if memory is None else memory * GIB,
         memory_kind=row.get("peak_mem_kind", ""),
         oom=row.get("oom") == "1",
-        trust=row.get("trust", "ok"),
+        trust=_trust(row),
         sweep=row.get("sweep", ""),
         source=row.get("source", ""),
         recompute_stated=bool(row.get("recompute")),
     )
 
 
+def _trust(row: Mapping[str, str]) -> str:
+    trust = row.get("trust") or "ok"
+    if trust not in TRUSTS:
+        raise InputError(f"trust = {trust!r} is none of {', '.join(TRUSTS)}")
+    return trust
+
+
 def profile_name(framework: str) -> str:
     """The profile that stands for a framework's name."""
+    return _listed(framework) or FALLBACK
+
+
+def strangers(runs: Iterable[Run]) -> dict[str, str]:
+    """Frameworks of runs that are not listed, and the profile that stands in for each; in alphabetical order."""
+    return dict.fromkeys(sorted({run.framework for run in runs if not _listed(run.framework)}), FALLBACK)
+
+
+def _listed(framework: str) -> str:
     known = framework.lower()
-    return next((profile for begins, profile in FRAMEWORKS if known.startswith(begins)), FALLBACK)
+    return next((profile for begins, profile in FRAMEWORKS if known.startswith(begins)), "")
 
 
 def _state(row: Mapping[str, str]) -> str:

@@ -1,18 +1,20 @@
 """Measured runs: read as they were stated, scored as documented, and rates that a user's own runs improve."""
 
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from costmodel.calibration import runs
 from costmodel.calibration.fit import KNOWN_LIMITS, calibrate, fit, to_toml
 from costmodel.calibration.holdout import leave_one_source_out
 from costmodel.calibration.predict import predict
-from costmodel.calibration.runs import profile_name, read_runs, run_of
+from costmodel.calibration.runs import profile_name, read_runs, run_of, strangers
 from costmodel.calibration.validate import validate
-from costmodel.profile import load_profile
+from costmodel.profile import MODULES, load_profile
 from hardware.errors import InputError
 
 SAMPLE = Path(__file__).parents[1] / "golden" / "runs_sample.csv"
@@ -37,6 +39,34 @@ def test_a_row_is_the_job_that_ran():
     assert run.step_time == 10
 
 
+def test_a_row_of_no_stated_trust_counts():
+    assert run_of(ROW | {"trust": ""}).trust == "ok"
+
+
+def test_a_framework_that_is_not_listed_is_named():
+    others = [run_of(ROW | {"framework": name}) for name in ("OLMo-core", "ColossalAI", "OLMo-core", "NeMo 24.12")]
+    assert strangers(others) == {"ColossalAI": "torchtitan", "OLMo-core": "torchtitan"}
+    assert {run.problem.profile.name for run in others} == {"torchtitan", "megatron"}
+
+
+def test_every_column_that_is_missing_is_named(tmp_path):
+    path = tmp_path / "runs.csv"
+    path.write_text("id,model,hidden,layers,heads,vocab,gpu,framework,gbs,seq\n")
+    with pytest.raises(InputError, match=r"columns 'gpus', 'mbs' are missing; docs/runs_format\.md"):
+        read_runs(path)
+
+
+def test_every_column_that_is_read_is_documented():
+    text = (Path(__file__).parents[2] / "docs" / "runs_format.md").read_text()
+    source = Path(runs.__file__).read_text()
+    read = set(re.findall(r'row(?:\.get\(|\[)"(\w+)"', source)) | set(re.findall(r'\(row, "(\w+)"', source))
+    assert read >= {"precision", "kv_heads", "peak_mem_gib"}
+    for name in {*read, *runs.REQUIRED, "tp", "pp", "vpp", "cp", *(module for module in MODULES)}:
+        assert re.search(rf"\b{name}\b", text), name
+    for begins, profile in runs.FRAMEWORKS:
+        assert f"| {begins} | {profile} |" in text
+
+
 def test_step_time_comes_from_tokens_where_it_is_not_stated():
     run = run_of(ROW | {"step_time_s": "", "tokens_per_s_per_gpu": "8192"})
     assert run.step_time == pytest.approx(64 * 8192 / (16 * 8192))
@@ -52,6 +82,7 @@ def test_step_time_comes_from_tokens_where_it_is_not_stated():
         ({"pp": "16", "tp": "1", "layers": "8"}, "more than 8 layers"),
         ({"mbs": "one"}, "not a number"),
         ({"gpus": "16.5"}, "not a whole number"),
+        ({"trust": "high"}, "trust = 'high' is none of ok, medium, low"),
     ],
 )
 def test_a_row_that_cannot_be_predicted_says_why(change, says):

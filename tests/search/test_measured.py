@@ -29,6 +29,16 @@ def test_validate_shows_tables_and_the_worst_rows(capsys):
     assert "not stated" in err
 
 
+def test_validate_names_a_framework_that_another_profile_stands_for_once(tmp_path, capsys):
+    path, text = tmp_path / "runs.csv", Path(SAMPLE).read_text()
+    path.write_text(text.replace('"llm-foundry (Composer, PyTorch FSDP)"', "home-made"))
+    assert main(["validate", str(path), "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["rows"] > 0
+    assert err.count("framework 'home-made' is not known: its runs are predicted with profile torchtitan") == 1
+    assert err.count("is not known") == 1
+
+
 def test_predictions_are_one_row_a_run(tmp_path):
     path = tmp_path / "p.csv"
     assert main(["validate", SAMPLE, "--predictions", str(path)]) == 0
@@ -42,7 +52,7 @@ def test_predictions_are_one_row_a_run(tmp_path):
 
 @pytest.mark.parametrize(
     ("text", "says"),
-    [(None, "no such file"), ("id,model\na,b\n", "'hidden' is missing"), ("", "not a CSV")],
+    [(None, "no such file"), ("id,model\na,b\n", "'hidden', 'layers', "), ("", "not a CSV")],
 )
 def test_a_wrong_table_is_one_line(tmp_path, capsys, text, says):
     path = tmp_path / "runs.csv"
