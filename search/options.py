@@ -40,13 +40,32 @@ COLUMNS = {option: option.replace("-", "_") for option in AXES} | {"zero": "zero
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors are one line and which never guesses an abbreviated option."""
+    """A parser whose errors are one line, which never guesses an abbreviated option and takes no option twice."""
 
     def __init__(self, **settings: object) -> None:
         super().__init__(**({"allow_abbrev": False} | settings))  # type: ignore[arg-type]
+        self.register("action", None, _Once)
+        self.given: set[str] = set()
+
+    def parse_known_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def]
+        self.given.clear()
+        return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
         raise InputError(f"{message} (usage: {self.prog} --help)")
+
+
+class _Once(argparse.Action):
+    """Stores a value; the second one of an option is refused, as it would silently win."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: object, option: str | None = None
+    ) -> None:
+        if isinstance(parser, Parser) and option is not None:
+            if self.dest in parser.given:
+                raise argparse.ArgumentError(self, "given twice")
+            parser.given.add(self.dest)
+        setattr(namespace, self.dest, values)
 
 
 def _integer(text: str, low: int, meaning: str) -> int:
