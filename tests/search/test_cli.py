@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
 
 import pyarrow.parquet as pq
 import pytest
@@ -19,28 +18,11 @@ from hardware.catalog import load_cluster
 from search import cli
 from search.options import EXAMPLES
 from search.terminal import progress
+from tests.commands import Outcome
 
 ROOT = Path(__file__).parents[2]
 SEARCH = ["search", "llama-3.1-8b", "dgx-h100", "--gpus", "8"]
 EXPLAIN = ["explain", "llama-3.1-8b", "dgx-h100", "--gpus", "8"]
-
-
-class Outcome(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-@pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
-    """Runs one command in an empty folder."""
-    monkeypatch.chdir(tmp_path)
-
-    def call(*argv: str) -> Outcome:
-        code = cli.main(argv)
-        return Outcome(code, *capsys.readouterr())
-
-    return call
 
 
 def write(path: str, text: str) -> str:

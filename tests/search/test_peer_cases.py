@@ -3,8 +3,7 @@
 import json
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
@@ -13,32 +12,14 @@ from costmodel.layouts import SCHEDULES, Layouts
 from costmodel.model import load_model
 from costmodel.problem import Problem
 from hardware.errors import InputError
-from search import cli
 from search.engine import search
 from search.rule import violations
 from search.rules import rules
 from search.space import load_space
+from tests.commands import Outcome
 from tests.strategies import problem
 
 INTERLEAVED = SCHEDULES.index("interleaved")
-
-
-class Outcome(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-@pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
-    """Runs one command in an empty folder."""
-    monkeypatch.chdir(tmp_path)
-
-    def call(*argv: str) -> Outcome:
-        code = cli.main(argv)
-        return Outcome(code, *capsys.readouterr())
-
-    return call
 
 
 def broken(case: Problem, *, lifted: bool = False, **degrees: int) -> list[str]:

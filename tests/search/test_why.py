@@ -10,7 +10,7 @@ from collections.abc import Callable
 from itertools import product
 from math import prod
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,34 +21,16 @@ from costmodel.estimate import estimate
 from costmodel.layouts import AXES, Layouts
 from costmodel.problem import Problem
 from hardware.errors import InputError
-from search import cli
 from search.conflict import LAUNCHABLE, Candidates, conflict
 from search.fixes import fewest_gpus, fixes
 from search.options import command_line
 from search.rule import violations
 from search.rules import rules
 from search.space import ALL_RANKS, SearchSpace, divisors, load_space, no_world_size
+from tests.commands import Outcome
 from tests.strategies import problem, problems
 
 ROOT = Path(__file__).parents[2]
-
-
-class Outcome(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-@pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
-    """Runs one command in an empty folder."""
-    monkeypatch.chdir(tmp_path)
-
-    def call(*argv: str) -> Outcome:
-        code = cli.main(argv)
-        return Outcome(code, *capsys.readouterr())
-
-    return call
 
 
 # -- infeasible requests
