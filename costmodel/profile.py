@@ -254,6 +254,8 @@ def _read(table: Table, base: Profile | None, name: str) -> Profile:
     values["memory"] = _rates(table.optional_table("memory"), MemoryRates, base.memory if base else None, table)
     values["interval"] = _rates(table.optional_table("interval"), Interval, base.interval if base else None, table)
     values["by_gpu"] = _by_gpu(table, values["time"], values["memory"])
+    if base and table.file.parent != DATA and not values["by_gpu"]:
+        values["by_gpu"] = _inherited(table, base)
     values["provenance"] = {**(base.provenance if base else {}), **table.sources}
     profile = Profile(**values)
     for key, known in (("schedules", SCHEDULES), ("fp8_recipe", ("fp8", "fp8_block"))):
@@ -282,6 +284,15 @@ def _by_gpu(table: Table, time: TimeRates, memory: MemoryRates) -> dict[str, tup
                 _rates(own.optional_table("memory"), MemoryRates, memory, own),
             )
     return found
+
+
+def _inherited(table: Table, base: Profile) -> dict[str, tuple[TimeRates, MemoryRates]]:
+    """The rates by GPU of a user's base, under what the user's file itself says of them."""
+    time, memory = table.optional_table("time"), table.optional_table("memory")
+    return {
+        gpu: (_rates(time, TimeRates, own[0], table), _rates(memory, MemoryRates, own[1], table))
+        for gpu, own in base.by_gpu.items()
+    }
 
 
 def _recompute(table: Table, base: Profile | None) -> tuple[RecomputeSet, ...]:

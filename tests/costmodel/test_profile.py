@@ -84,3 +84,14 @@ def test_every_rate_has_a_range():
         for rate in fields(kind):
             least, most = rate.metadata["within"]
             assert 0 <= least < most
+
+
+def test_a_users_file_keeps_the_rates_fitted_for_its_base_but_for_what_it_says(tmp_path):
+    """A file that changes one rate must not fall back to assumed ones in all others."""
+    own, gpu = tmp_path / "mine.toml", load_gpu("H100-SXM")
+    fitted = load_profile("megatron").on(gpu)
+    own.write_text('base = "megatron"\n')
+    assert load_profile(str(own)).on(gpu).time == fitted.time
+    own.write_text('base = "megatron"\n[time]\ngemm = 0.5\n')
+    mine = load_profile(str(own)).on(gpu).time
+    assert (mine.gemm, mine.attention_forward) == (0.5, fitted.time.attention_forward)
