@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 
 from costmodel.flops import attended
 from costmodel.layouts import Column, Layouts, shard_groups
+from costmodel.params import vocab_per_rank
 from costmodel.problem import DTYPE_BYTES, LOW_PRECISIONS, Problem
 from costmodel.tables import bilinear
 from hardware.gpu import GemmTable
@@ -61,13 +62,6 @@ class Work:
     gaps_backward: Column
     recompute: Column
     """forward work done again in the backward pass"""
-
-    def __add__(self, other: Work) -> Work:
-        return Work(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(Work)))
-
-    def times(self, factor: float | Column) -> Work:
-        """Every term times a factor."""
-        return Work(*(getattr(self, f.name) * factor for f in fields(Work)))
 
     @property
     def forward_total(self) -> Column:
@@ -240,11 +234,12 @@ def layer_work(problem: Problem, layouts: Layouts, *, moe: bool) -> Work:
     """Seconds of one transformer layer and micro-batch, without communication."""
     shape, rates, model = Shape.of(problem, layouts), problem.profile.time, problem.model
     attention = linear(problem, attention_gemms(problem, shape))
+    shared = np.zeros_like(shape.tokens)
     if moe:
         feed = linear(problem, expert_gemms(problem, shape))
         if model.shared_ffn_hidden:
-            shared = linear(problem, mlp_gemms(problem, shape, model.shared_ffn_hidden))
-            feed = (feed[0] + shared[0], feed[1] + shared[1], feed[2] + shared[2])
+            beside = linear(problem, mlp_gemms(problem, shape, model.shared_ffn_hidden))
+            feed, shared = (feed[0] + beside[0], feed[1] + beside[1], feed[2] + beside[2]), beside[0]
     else:
         feed = linear(problem, mlp_gemms(problem, shape, model.ffn_hidden))
     core = _attention_core(problem, shape)
@@ -263,7 +258,7 @@ def layer_work(problem: Problem, layouts: Layouts, *, moe: bool) -> Work:
         gaps_backward=2.0 * gaps,
         recompute=np.zeros_like(core),
     )
-    return replace(work, recompute=_recompute(problem, layouts, shape, work, attention[0], feed[0], moe=moe))
+    return replace(work, recompute=_recompute(problem, layouts, work, feed[0], shared, moe=moe))
 
 
 def wait_for_host(problem: Problem, layouts: Layouts, work: Work, forward: Column, backward: Column) -> Work:
@@ -279,24 +274,12 @@ def wait_for_host(problem: Problem, layouts: Layouts, work: Work, forward: Colum
     return replace(work, gaps_forward=work.gaps_forward + missing, gaps_backward=work.gaps_backward + missing_backward)
 
 
-def _recompute(
-    problem: Problem,
-    layouts: Layouts,
-    shape: Shape,
-    work: Work,
-    attention: Column,
-    feed: Column,
-    *,
-    moe: bool,
-) -> Column:
-    """Seconds of forward work repeated in the backward pass, by the row's recompute set."""
-    model, t, bandwidth = problem.model, shape.tokens, _bandwidth(problem)
+def _recompute(problem: Problem, layouts: Layouts, work: Work, feed: Column, shared: Column, *, moe: bool) -> Column:
+    """Seconds of forward work repeated in the backward pass, by the row's recompute set; `feed` and `shared` are the
+    forward GEMMs of the MLP or experts, and of the shared experts among them."""
+    shape, model, bandwidth = Shape.of(problem, layouts), problem.model, _bandwidth(problem)
+    t = shape.tokens
     width = model.experts_per_token * model.expert_ffn_hidden if moe else model.ffn_hidden
-    shared = (
-        linear(problem, mlp_gemms(problem, shape, model.shared_ffn_hidden))[0]
-        if moe and model.shared_ffn_hidden
-        else 0.0
-    )
     activation = SWIGLU_WORK * t * width / shape.tp / bandwidth
     zero = np.zeros_like(t)
     costs = {
@@ -306,7 +289,7 @@ def _recompute(
         "core_attn": work.attention_forward,
         "mla_up_proj": linear(problem, mla_up_gemms(problem, shape))[0] if model.attention == "mla" else zero,
         "mlp": zero if moe else feed + activation,
-        "shared_experts": shared + zero,
+        "shared_experts": shared,
         "moe": feed + activation if moe else zero,
     }
     by_set = np.zeros((len(problem.profile.recompute), len(t)))
@@ -321,7 +304,7 @@ def head_work(problem: Problem, layouts: Layouts) -> Work:
     """Seconds of the output projection and the cross entropy, per micro-batch."""
     shape, model = Shape.of(problem, layouts), problem.model
     h = model.hidden * np.ones_like(shape.tokens)
-    vocab = np.ceil(model.vocab / (128.0 * shape.tp)) * 128.0
+    vocab = vocab_per_rank(model, shape.tp)
     forward, dgrad, wgrad = linear(problem, [Gemm(shape.tokens, vocab, h)])
     loss = CE_BYTES * shape.tokens * vocab / (_bandwidth(problem) / 3.0)
     zero = np.zeros_like(loss)

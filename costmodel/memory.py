@@ -13,6 +13,7 @@ from costmodel.model import Model
 from costmodel.params import StageParameters, counts, quantities, units, vocab_per_rank
 from costmodel.problem import Problem
 from costmodel.quantity import quantity
+from costmodel.schedule import is_dual
 from costmodel.split import OWN, StageTable
 from costmodel.states import Shards, StateBytes, shards, state_bytes, states
 
@@ -116,7 +117,7 @@ class _Flight:
     def of(cls, layouts: Layouts, micro_batches: Column) -> _Flight:
         pp, vpp = layouts.pp.astype(np.float64), layouts.vpp.astype(np.float64)
         chunks = layouts.schedule == SCHEDULES.index("interleaved")
-        dual = layouts.schedule == SCHEDULES.index("dualpipe")
+        dual = is_dual(layouts)
         return cls(
             first=pp + chunks * (((vpp + 1.0) * pp - 1.0) / vpp - pp),
             step=1.0 + chunks * (2.0 / vpp - 1.0),
@@ -151,7 +152,7 @@ def _rank(problem: Problem, layouts: Layouts) -> _Rank:
         tp=tp,
         ep=ep,
         etp=etp,
-        dual=(layouts.schedule == SCHEDULES.index("dualpipe")).astype(np.int64),
+        dual=is_dual(layouts),
         tokens=size * work.seq_len / cp,
         flight=_Flight.of(layouts, np.maximum(work.global_batch / (layouts.dp * size), 1.0)),
         share=shares(problem.model, layouts),

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from costmodel.activations import STORED_BYTES
-from costmodel.layouts import SCHEDULES, Column, Layouts, shard_groups
+from costmodel.layouts import Column, Layouts, shard_groups
 from costmodel.params import StageParameters
 from costmodel.problem import DTYPE_BYTES, Problem
 from costmodel.profile import Profile
+from costmodel.schedule import is_dual
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,7 @@ def shards(problem: Problem, layouts: Layouts) -> Shards:
     """
     stage = layouts.zero_stage.astype(np.float64)
     dense, expert = shard_groups(layouts)
-    holders = 1.0 + (layouts.schedule == SCHEDULES.index("dualpipe"))
+    holders = 1.0 + is_dual(layouts)
 
     def group(least: int, copies: Column | float) -> tuple[Column, Column]:
         on = stage >= least

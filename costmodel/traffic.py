@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from costmodel.collectives import collective, point_to_point
+from costmodel.collectives import collective, members, point_to_point
 from costmodel.compute import Shape, Work
 from costmodel.layouts import Column, Layouts, shard_groups
 from costmodel.problem import DTYPE_BYTES, Problem
@@ -30,13 +30,6 @@ class LayerTraffic:
     cp_backward: Column
     ep_forward: Column
     ep_backward: Column
-
-    def __add__(self, other: LayerTraffic) -> LayerTraffic:
-        return LayerTraffic(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(LayerTraffic)))
-
-    def times(self, factor: Column) -> LayerTraffic:
-        """Every term times a factor."""
-        return LayerTraffic(*(getattr(self, f.name) * factor for f in fields(LayerTraffic)))
 
     @property
     def forward(self) -> Column:
@@ -104,8 +97,7 @@ def expert_dispatch(problem: Problem, shape: Shape, bytes_per_element: float) ->
     plain = collective(cluster, "all_to_all", element * k, shape.ep, shape.etp, network=rates.network)
     if not rates.node_dedup:
         return plain
-    domain = max(1, cluster.levels[0].size)
-    inside = np.clip(np.floor(domain / shape.etp), 1.0, shape.ep)
+    inside = members(cluster.levels[0], shape.ep, shape.etp)
     nodes = np.ceil(shape.ep / inside)
     reached = nodes * (1.0 - (1.0 - 1.0 / nodes) ** k)
     if problem.workload.routed_nodes:
