@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from costmodel.calibration.predict import Prediction, predict
-from costmodel.calibration.runs import RUNS, Run, read_runs, strangers
+from costmodel.calibration.runs import RUNS, Run, grouped, read_runs, strangers
 from costmodel.calibration.validate import TRUST, validate
 from hardware.errors import InputError
 from search.terminal import say
@@ -58,10 +58,8 @@ def report(score: Mapping[str, Any], found: Sequence[Prediction], trust: str) ->
 
 def accuracy(found: Sequence[Prediction]) -> list[tuple[str, str, Mapping[str, Any]]]:
     """(framework's profile, GPU, its part of `validate`) for each pair in the runs."""
-    groups: dict[tuple[str, str], list[Prediction]] = {}
-    for it in found:
-        groups.setdefault((it.run.problem.profile.name, it.run.problem.cluster.gpu.name), []).append(it)
-    return [(*key, validate(group, [], "low")) for key, group in sorted(groups.items())]
+    pairs = grouped(found, lambda it: (it.run.problem.profile.name, it.run.problem.cluster.gpu.name))
+    return [(*pair, validate(group, [], "low")) for pair, group in pairs.items()]
 
 
 def _accuracy(rows: Sequence[Prediction]) -> list[str]:

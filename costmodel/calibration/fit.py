@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TypeVar
 
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.calibration.predict import FIRST_STAGE, batches, of_kind, stages_of, with_rates
-from costmodel.calibration.runs import Run
+from costmodel.calibration.runs import Run, grouped
 from costmodel.estimate import step_time
 from costmodel.layouts import Layouts
 from costmodel.memory import memory
@@ -190,14 +190,14 @@ def calibrate(runs: Sequence[Run], profile: Profile) -> list[Calibration]:
     """
     usable = [run for run in runs if not run.oom and run.trust != "low"]
     found = []
-    for key, group in _grouped(usable, lambda run: run.problem.cluster.gpu.architecture).items():
+    for key, group in grouped(usable, lambda run: run.problem.cluster.gpu.architecture).items():
         whole = _calibration(key, group, profile.time, profile.memory, 1.0)
         if whole is None:
             continue
         found.append(whole)
         time = whole.time.rates if whole.time else profile.time
         room = whole.memory.rates if whole.memory else profile.memory
-        by_gpu = _grouped(group, lambda run: run.problem.cluster.gpu.name)
+        by_gpu = grouped(group, lambda run: run.problem.cluster.gpu.name)
         for gpu, own in by_gpu.items():
             if len(by_gpu) > 1 and (part := _calibration(gpu, own, time, room, 0.5)):  # type: ignore[arg-type]
                 found.append(part)
@@ -225,13 +225,6 @@ def _worth(found: Fit) -> Fit | None:
     """The fit, unless it explains next to nothing: rates that were sourced otherwise stay then."""
     before, after = (float(np.mean(np.abs(np.expm1(off)))) for off in (found.before, found.after))
     return found if after < WORTH * before else None
-
-
-def _grouped(runs: Sequence[Run], key: Callable[[Run], str]) -> dict[str, list[Run]]:
-    groups: dict[str, list[Run]] = {}
-    for run in runs:
-        groups.setdefault(key(run), []).append(run)
-    return dict(sorted(groups.items()))
 
 
 def to_toml(profile: str, found: Sequence[Calibration], file: str) -> str:

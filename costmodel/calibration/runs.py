@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
+from typing import TypeVar
 
 import pandas as pd
 
@@ -18,6 +19,9 @@ from costmodel.profile import MODULES, Profile, RecomputeSet, load_profile
 from hardware.catalog import cluster_for, gpu_alias, load_cluster
 from hardware.cluster import Cluster
 from hardware.errors import InputError
+
+T = TypeVar("T")
+K = TypeVar("K", str, tuple[str, str])
 
 FRAMEWORKS: tuple[tuple[str, str], ...] = (
     ("megatron-deepspeed", "megatron-2021"),
@@ -100,6 +104,14 @@ def read_runs(path: str | Path) -> tuple[list[Run], list[Skipped]]:
         except InputError as error:
             skipped.append(Skipped(cells["id"], str(error), cells.get("trust", "")))
     return runs, skipped
+
+
+def grouped(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
+    """Items by a key, in the order of the keys; each group in the order of the items."""
+    groups: dict[K, list[T]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return dict(sorted(groups.items()))
 
 
 def run_of(row: Mapping[str, str]) -> Run:

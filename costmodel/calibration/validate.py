@@ -9,7 +9,7 @@ from itertools import combinations
 import numpy as np
 
 from costmodel.calibration.predict import Prediction
-from costmodel.calibration.runs import Run, Skipped, profile_name
+from costmodel.calibration.runs import Run, Skipped, grouped, profile_name
 
 Score = dict[str, object]
 NEAR = (0.7, 1.4)
@@ -21,7 +21,7 @@ TRUST = {"ok": ("ok",), "medium": ("ok", "medium"), "low": ("ok", "medium", "low
 def validate(found: Sequence[Prediction], skipped: Sequence[Skipped], trust: str = "ok") -> Score:
     """The documented object of `validate --json`; figures are over rows of at least this trust."""
     rows = [it for it in found if it.run.trust in TRUST[trust]]
-    frameworks = _grouped(rows, lambda it: profile_name(it.run.framework))
+    frameworks = grouped(rows, lambda it: profile_name(it.run.framework))
     by_framework = {name: _both(group) for name, group in frameworks.items()}
     ranking = _ranking([it for it in found if it.run.trust in TRUST["medium"]])
     return {
@@ -36,7 +36,7 @@ def validate(found: Sequence[Prediction], skipped: Sequence[Skipped], trust: str
             "memory_mape": _macro(frameworks, memory_errors),
         },
         "by_framework": by_framework,
-        "by_source": {name: _both(group) for name, group in _grouped(rows, lambda it: it.run.source).items()},
+        "by_source": {name: _both(group) for name, group in grouped(rows, lambda it: it.run.source).items()},
     }
 
 
@@ -77,13 +77,6 @@ def _macro(
         np.abs(np.asarray(found) - 1.0).mean() for group in frameworks.values() if len(found := errors(group)) >= 5
     ]
     return float(np.mean(means)) if means else None
-
-
-def _grouped(found: Iterable[Prediction], key: Callable[[Prediction], str]) -> dict[str, list[Prediction]]:
-    groups: dict[str, list[Prediction]] = defaultdict(list)
-    for it in found:
-        groups[key(it)].append(it)
-    return dict(sorted(groups.items()))
 
 
 def _oom(found: Sequence[Prediction]) -> Score:
