@@ -11,7 +11,8 @@ from costmodel.layouts import Column, Layouts
 from costmodel.model import Model
 from costmodel.params import key_share
 from costmodel.problem import Problem
-from costmodel.profile import MemoryRates, RecomputeSet
+from costmodel.profile import RecomputeSet
+from costmodel.rates import MemoryRates
 
 STORED_BYTES: dict[str, float] = {"fp8": 1.0, "mxfp8": 1.0 + 1 / 32, "nvfp4": 0.5 + 1 / 16}
 """Bytes per element of a tensor stored in a low precision, block scales included."""

@@ -15,7 +15,8 @@ from costmodel.estimate import step_time
 from costmodel.layouts import Layouts
 from costmodel.memory import memory
 from costmodel.problem import Problem
-from costmodel.profile import MemoryRates, Profile, TimeRates
+from costmodel.profile import Profile
+from costmodel.rates import MemoryRates, TimeRates
 
 Vector = NDArray[np.float64]
 Rates = TypeVar("Rates", TimeRates, MemoryRates)

@@ -13,7 +13,7 @@ from costmodel.estimate import Estimate, estimate
 from costmodel.layouts import Layouts
 from costmodel.memory import Memory, memory
 from costmodel.problem import Problem
-from costmodel.profile import MemoryRates, TimeRates
+from costmodel.rates import MemoryRates, TimeRates
 from costmodel.split import StageTable
 
 Rows = NDArray[np.int64]

@@ -4,7 +4,8 @@ from dataclasses import fields
 
 import pytest
 
-from costmodel.profile import Interval, MemoryRates, TimeRates, load_profile, profile_names
+from costmodel.profile import load_profile, profile_names
+from costmodel.rates import Interval, MemoryRates, TimeRates
 from hardware.catalog import load_gpu
 from hardware.errors import InputError
 
