@@ -24,13 +24,11 @@ SWIGLU_WORK = 6.0
 ATTENTION_BACKWARD = 2.5
 """Forward FLOPs' multiple in fused attention's backward pass, which computes the scores again."""
 TILE = 128.0
-HALF_TILES = 200.0
-"""Blocks of 128 queries and one head at which fused attention reaches half of its rate (8 heads at 4k: 0.16/0.40)."""
 CAST_BYTES = 3.0
 """HBM bytes per element of a GEMM's input that its cast to fewer bits moves beyond the kernel that made it: copies by
 row and by column are written, one of them from a second read."""
 CE_BYTES = 10.0
-"""HBM bytes per logit that the fused cross entropy moves, at a third of the bandwidth."""
+"""HBM bytes per logit that the fused cross entropy moves."""
 
 
 class Gemm(NamedTuple):
@@ -198,7 +196,8 @@ def _attention_core(problem: Problem, shape: Shape) -> Column:
     model, keys = problem.model, attended(problem.model, float(problem.workload.seq_len))
     per_token = keys * (model.heads / shape.tp) * (model.qk_head_dim + model.value_head_dim)
     tiles = (model.heads / shape.tp) * shape.tokens / TILE
-    return shape.tokens * per_token / problem.cluster.gpu.peak["bf16"] * (1.0 + HALF_TILES / tiles)
+    at_rate = shape.tokens * per_token / problem.cluster.gpu.peak["bf16"]
+    return at_rate * (1.0 + problem.profile.time.attention_tiles / tiles)
 
 
 def _bandwidth(problem: Problem) -> float:
@@ -306,7 +305,7 @@ def head_work(problem: Problem, layouts: Layouts) -> Work:
     h = model.hidden * np.ones_like(shape.tokens)
     vocab = vocab_per_rank(model, shape.tp)
     forward, dgrad, wgrad = linear(problem, [Gemm(shape.tokens, vocab, h)])
-    loss = CE_BYTES * shape.tokens * vocab / (_bandwidth(problem) / 3.0)
+    loss = CE_BYTES * shape.tokens * vocab / (_bandwidth(problem) * problem.profile.time.loss_bandwidth)
     zero = np.zeros_like(loss)
     gaps = 6.0 * problem.profile.time.kernel * np.ones_like(loss)
     return Work(forward, dgrad, wgrad, zero, zero, 0.5 * loss, 0.5 * loss, gaps, 2.0 * gaps, zero)

@@ -24,7 +24,11 @@ class TimeRates:
     attention_backward: float = quantity(
         "the same for the backward pass, counted as 2.5 times the forward FLOPs", "1", (0.01, 1.0)
     )
+    attention_tiles: float = quantity(
+        "blocks of 128 queries and one head at which attention reaches half of its rate", "1", (0.0, 1e5)
+    )
     memory_bandwidth: float = quantity("share of HBM bandwidth that bandwidth-bound operators reach", "1", (0.01, 2.0))
+    loss_bandwidth: float = quantity("share of that which the fused cross entropy reaches", "1", (0.01, 1.0))
     kernel: float = quantity("time between kernels that the GPU waits for the host, per kernel", "s", (0.0, 1e-2))
     layer_floor: float = quantity("host time per layer and pass, below which no layer gets faster", "s", (0.0, 1.0))
     tp_floor: float = quantity("host time per layer and pass for each further tensor-parallel rank", "s", (0.0, 1.0))
