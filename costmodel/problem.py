@@ -116,9 +116,9 @@ class Problem:
         sigma = math.log(self.profile.interval.memory_high) / NormalDist().inv_cdf(0.9)
         return free / math.exp(NormalDist().inv_cdf(self.workload.memory_margin) * sigma)
 
-    def split(self, stages: Iterable[int], *, even: bool = False) -> StageTable:
+    def split(self, stages: Iterable[int], *, rule: str = "best") -> StageTable:
         """The closed-form split of this model's layers for every number of pipeline stages in use."""
-        return split_table(self.model, self.workload.seq_len, stages, even=even)
+        return split_table(self.model, self.workload.seq_len, stages, rule=rule)
 
     @property
     def peak(self) -> float:

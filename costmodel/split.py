@@ -69,6 +69,25 @@ def _fill(prefix: Sequence[float], tail: float, stages: int, bound: float, reser
     return tuple(counts) if end == 0 else None
 
 
+def fill_layers(model: Model, stages: int) -> tuple[int, ...]:
+    """Layers per stage as nanotron places them: stage after stage, each until the cost so far reaches its share.
+
+    The cost of a block is its matrices, the head's among them; so the first stages hold most. Stages behind the head's
+    hold nothing; they are put before it here, where they only pass on (huggingface/nanotron, build_and_set_rank; the
+    first stage's parameters that its published sweep states).
+    """
+    layer = (2 * (model.heads + model.kv_heads) * model.head_dim + 3 * model.ffn_hidden) * model.hidden
+    total, placed = model.layers * layer + model.vocab * model.hidden, 0
+    counts: list[int] = []
+    for stage in range(1, stages):
+        reached = -(-total * stage // (layer * stages))
+        if reached > model.layers:
+            break
+        counts.append(reached - placed)
+        placed = reached
+    return (*counts, *(0,) * (stages - 1 - len(counts)), model.layers - placed)
+
+
 @dataclass(frozen=True, slots=True)
 class StageTable:
     """The kinds of pipeline stage of each split, as arrays of shape (splits, kinds).
@@ -103,16 +122,21 @@ class StageTable:
         return {name: values[rows, number] for name, values in self.columns.items()}
 
 
-def split_table(model: Model, seq_len: int, stages: Iterable[int], *, even: bool = False) -> StageTable:
+def split_table(model: Model, seq_len: int, stages: Iterable[int], *, rule: str = "best") -> StageTable:
     """The closed-form split for every number of stages in use (each at most the layers).
 
-    `even` gives every stage the same layers where they divide, as frameworks do that are not told otherwise.
+    `rule` is "best" (the slowest stage as fast as can be), "even" (the same layers for every stage where they divide,
+    as frameworks do that are not told otherwise) or "filled" (stage after stage up to its share, as nanotron does).
     """
     weights, tail = _weights(model, seq_len)
     layers = {}
     for pp in sorted(set(stages)):
-        equal = even and model.layers % pp == 0
-        layers[pp] = (model.layers // pp,) * pp if equal else split_layers(weights, tail, pp)
+        if rule == "filled":
+            layers[pp] = fill_layers(model, pp)
+        elif rule == "even" and model.layers % pp == 0:
+            layers[pp] = (model.layers // pp,) * pp
+        else:
+            layers[pp] = split_layers(weights, tail, pp)
     kinds = {(pp, dual): _kinds(model, counts, dual=dual) for pp, counts in layers.items() for dual in (False, True)}
     width = max(len(found) for found in kinds.values())
     names = ("rank", "count", *OWN, *(f"mirror_{name}" for name in OWN))

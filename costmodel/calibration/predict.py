@@ -17,8 +17,8 @@ from costmodel.rates import MemoryRates, TimeRates
 from costmodel.split import StageTable
 
 Rows = NDArray[np.int64]
-WEIGHS_ENDS = ("nanotron", "nanotron-slow", "llama3-meta", "deepseek")
-"""Profiles whose framework, or whose published run, splits layers by what they and the ends cost."""
+SPLIT = {"nanotron": "filled", "nanotron-slow": "filled", "llama3-meta": "best", "deepseek": "best"}
+"""Profiles whose framework, or whose published run, does not split layers evenly, and the rule that it follows."""
 FIRST_STAGE = ("nanotron", "nanotron-slow")
 """Profiles whose measured memory is that of the first stage's rank alone."""
 
@@ -91,7 +91,7 @@ def with_rates(problem: Problem, rates: TimeRates | MemoryRates) -> Problem:
 
 def stages_of(problem: Problem, layouts: Layouts) -> StageTable:
     """The split that ran: even where the layers divide, but for frameworks that weigh the ends by themselves."""
-    return problem.split(np.unique(layouts.pp).tolist(), even=problem.profile.name not in WEIGHS_ENDS)
+    return problem.split(np.unique(layouts.pp).tolist(), rule=SPLIT.get(problem.profile.name, "even"))
 
 
 def _predict(runs: Sequence[Run]) -> list[Prediction]:

@@ -41,7 +41,7 @@ FRAMEWORKS: tuple[tuple[str, str], ...] = (
 FALLBACK = "torchtitan"
 """Profile of a framework that is not listed: PyTorch FSDP is what most of them build on."""
 
-SLOW_BUSBW = 440.0
+SLOW_BUSBW = 432.0
 """GB/s inside a node below which nanotron's machines were in their slow state."""
 
 REQUIRED = ("model", "hidden", "layers", "heads", "vocab", "gpu", "gpus", "framework", "gbs", "mbs", "seq")

@@ -1,5 +1,6 @@
 """The split of layers over pipeline stages: complete, as even as can be, lighter where the ends weigh."""
 
+from dataclasses import replace
 from itertools import accumulate, combinations, pairwise
 
 import numpy as np
@@ -8,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodel.model import load_model
-from costmodel.split import OWN, split_layers, split_table
+from costmodel.split import OWN, fill_layers, split_layers, split_table
 from tests.strategies import models
 
 weights = st.lists(st.sampled_from((0.05, 0.4, 0.9, 1.0, 1.0, 1.7)), min_size=1, max_size=9)
@@ -45,6 +46,22 @@ def test_a_heavy_head_lightens_the_last_stage():
     counts = split_table(load_model("deepseek-v3"), 4096, [16]).layers[16]
     assert sum(counts) == 61
     assert counts[-1] < counts[-2]
+
+
+@pytest.mark.parametrize(("stages", "first"), [(2, 18), (4, 9), (8, 5), (16, 3), (32, 2)])
+def test_nanotron_fills_its_first_stage_most(stages, first):
+    """Layers of the first stage by the parameters that nanotron's published sweep states for it, its 8B model."""
+    model = replace(load_model("llama-3.1-8b"), kv_heads=32, vocab=131072)
+    counts = split_table(model, 4096, [stages], rule="filled").layers[stages]
+    assert counts == fill_layers(model, stages)
+    assert counts[0] == first == max(counts)
+    assert sum(counts) == 32
+
+
+def test_stages_behind_nanotrons_head_are_empty():
+    """The head weighs 2.2 layers: with 16 stages of 2.1 it joins the last two layers, and a stage is left over."""
+    model = replace(load_model("llama-3.1-8b"), kv_heads=32, vocab=131072)
+    assert fill_layers(model, 16)[-2:] == (0, 2)
 
 
 def test_more_stages_than_layers_is_an_error():
