@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +23,12 @@ _OTHER_NAMES: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """The keys of one config.json. Every error is an InputError, one line with the file and the key."""
+    """The keys of one config.json, and which were `read`. Every error is an InputError, one line with file and key."""
 
     path: Path
     family: str
     keys: Mapping[str, Any]
+    read: set[str] = field(default_factory=set)
 
     def integer(self, key: str, default: int = _REQUIRED, null: int = _REQUIRED) -> int:
         """Integer at `key`; `default` if the key is absent, `null` (else `default`) if its value is null."""
@@ -70,6 +71,7 @@ class Config:
 
     def _get(self, key: str, default: Any, null: Any) -> Any:
         names = [name for name in (key, *_OTHER_NAMES.get(key, ())) if name in self.keys]
+        self.read.update(names)
         value = self.keys[names[0]] if names else default
         if value is None:
             value = default if null is _REQUIRED else null

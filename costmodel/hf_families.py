@@ -7,6 +7,8 @@ class in `transformers`; a default stands only where files leave the key out, ev
 tests/golden/make_hf_counts.py builds each family with that library and stores what it counts.
 """
 
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +18,11 @@ from hardware.errors import InputError
 from hardware.reader import did_you_mean
 
 
-def model_fields(path: Path, family: str | None = None) -> dict[str, Any]:
+def model_fields(path: Path, family: str | None, usual: Mapping[str, Any]) -> dict[str, Any]:
     """Fields of the Model that the config.json at `path` describes, read as `family` or as its own `model_type`.
 
-    `seq_len` is min(max_position_embeddings, 4096); the name is the folder's. A config with a `text_config`
+    `usual` holds the Model's defaults: a file that says otherwise by keys which a given `family` does not read is
+    refused. `seq_len` is min(max_position_embeddings, 4096); the name is the folder's. A config with a `text_config`
     is read from there. Raises InputError, one line that names the file, for anything that cannot be read.
     """
     keys = load(path)
@@ -37,7 +40,24 @@ def model_fields(path: Path, family: str | None = None) -> dict[str, Any]:
     config = Config(path, own, keys)
     name = path.resolve().parent.name if path.name == "config.json" else path.stem
     source = f"Hugging Face configuration {path}, model_type {own}"
-    return {"name": name, "source": source} | {field: read(config) for field, read in FAMILIES[own].items()}
+    values = {field: read(config) for field, read in FAMILIES[own].items()}
+    if family not in (None, keys.get("model_type")) and (unread := _unread(config, usual)):
+        raise config.error(
+            f"it says more than this family reads: {', '.join(unread)}; take another family or drop them"
+        )
+    return {"name": name, "source": source} | values
+
+
+def _unread(config: Config, usual: Mapping[str, Any]) -> list[str]:
+    """Keys that the family leaves unread, by which other families set what it leaves at the Model's default."""
+    found: set[str] = set()
+    for readers_of in FAMILIES.values():
+        for field, read in readers_of.items():
+            other = Config(config.path, config.family, config.keys)
+            if field not in FAMILIES[config.family]:
+                with suppress(InputError):
+                    found |= other.read if read(other) != usual[field] else set()
+    return sorted(found - config.read)
 
 
 def check(family: object) -> None:

@@ -156,7 +156,10 @@ def load_model(name_or_path: str | Path, family: str | None = None) -> Model:
             raise InputError(f"{path.parent}: the folder holds no config.json")
     elif path.suffix not in (".toml", ".json"):
         raise InputError(_unknown(text, path))
-    return _build(path, hf_families.model_fields(path, family)) if path.suffix == ".json" else _from_toml(path)
+    if path.suffix != ".json":
+        return _from_toml(path)
+    usual = {field.name: field.default for field in fields(Model)}
+    return _build(path, hf_families.model_fields(path, family, usual))
 
 
 def _unknown(text: str, path: Path) -> str:

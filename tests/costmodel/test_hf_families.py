@@ -105,6 +105,34 @@ def test_a_given_family_must_be_known_and_needs_a_config(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
+    ("change", "unread"),
+    [
+        ({"num_local_experts": 8, "num_experts_per_tok": 2}, "num_experts_per_tok, num_local_experts"),
+        ({"sliding_window": 4096}, "sliding_window"),
+        ({"kv_lora_rank": 512, "num_nextn_predict_layers": 1}, "kv_lora_rank, num_nextn_predict_layers"),
+        ({"sliding_window": None, "use_sliding_window": False, "num_experts": 0, "rope_theta": 1e6}, None),
+    ],
+)
+def test_a_given_family_must_read_what_the_file_says(
+    change: dict[str, Any], unread: str | None, tmp_path: Path
+) -> None:
+    """Experts that are dropped in silence would make a model of another size."""
+    config = GOLDEN["llama-3.1-8b"]["config"] | {"model_type": "mine"} | change
+    if unread is None:
+        assert load(tmp_path, config, "llama").layers == 32
+    else:
+        message = error(tmp_path, config, "llama")
+        assert message.startswith(f"{tmp_path}/config.json: it says more than this family reads: {unread}; ")
+
+
+@pytest.mark.parametrize("name", sorted(GOLDEN))
+def test_any_file_may_be_read_as_its_own_family(name: str, tmp_path: Path) -> None:
+    config = GOLDEN[name]["config"]
+    known = config.get("model_type")
+    assert load(tmp_path, config | {"model_type": "mine"}, known) == load(tmp_path, config) or known is None
+
+
+@pytest.mark.parametrize(
     ("name", "change", "message"),
     [
         ("opt-125m", {"word_embed_proj_dim": 512}, "word_embed_proj_dim 512 is not supported, only hidden_size 768"),
