@@ -122,7 +122,11 @@ def _search(arguments: Namespace) -> int:
     if result.estimate is None:
         ask = command_line("why", vars(arguments))
         raise InfeasibleError(f"{table.nothing_fits(result)}\nwhat to change says: {ask}")
-    _write(outputs, result, inputs(arguments))
+    failed: InputError | None = None
+    try:
+        _write(outputs, result, inputs(arguments))
+    except InputError as error:
+        failed = error  # a full disk: what was searched is printed all the same
     if arguments.json:
         found = {
             "problem": problem_json(problem),
@@ -134,6 +138,8 @@ def _search(arguments: Namespace) -> int:
         print(json.dumps(found, indent=2))
     else:
         print(table.report(result, arguments.top, _blocks()))
+    if failed is not None:
+        raise failed
     return DONE
 
 

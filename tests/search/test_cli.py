@@ -1,5 +1,6 @@
 """The command line as a user meets it: exit codes, one-line errors, and what is printed where."""
 
+import errno
 import json
 import os
 import signal
@@ -329,6 +330,20 @@ def test_closed_streams_change_no_exit_code(tmp_path: Path, command: str, code: 
     assert "Traceback" not in done.stderr
     if "llama" in command:
         assert pq.read_table(tmp_path / "frontier.parquet").num_rows > 0
+
+
+def test_a_full_disk_costs_the_file_and_not_the_table(
+    run: Callable[..., Outcome], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("search.frontier.to_parquet", full)
+    done = run("search", "llama-3.1-8b", "dgx-h100", "--gpus", "8", "--tp", "8", "-o", str(tmp_path / "f.parquet"))
+    assert done.code == 2
+    assert "MFU" in done.out
+    assert done.err.endswith("f.parquet: cannot be written: No space left on device\n")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_progress_ends_its_line_and_spares_dumb_terminals(
