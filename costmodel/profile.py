@@ -9,12 +9,15 @@ from typing import Any, TypeVar
 
 from costmodel.layouts import SCHEDULES
 from costmodel.rates import Interval, MemoryRates, TimeRates
+from hardware.catalog import gpu_names, load_gpu
 from hardware.errors import InputError
 from hardware.gpu import Gpu
 from hardware.physical import check
 from hardware.reader import Provenance, Table, did_you_mean
 
 R = TypeVar("R", "TimeRates", "MemoryRates", "Interval")
+ByGpu = Mapping[str, tuple[TimeRates, MemoryRates]]
+"""Rates by the name of a GPU or of an architecture."""
 
 DATA = Path(__file__).parent / "profiles"
 FITTED = DATA / "fitted"
@@ -77,9 +80,11 @@ class Profile:
     time: TimeRates
     memory: MemoryRates
     interval: Interval
+    shipped: str = ""
+    """the shipped profile that this is, or that a user's file starts from; empty for one that starts from none"""
     rates_of: str = ""
     """GPU or architecture whose fitted rates these are; empty for the profile's own"""
-    by_gpu: Mapping[str, tuple[TimeRates, MemoryRates]] = field(default_factory=dict)
+    by_gpu: ByGpu = field(default_factory=dict)
     provenance: Mapping[str, Provenance] = field(default_factory=dict)
 
     def on(self, gpu: Gpu) -> Profile:
@@ -129,7 +134,7 @@ def load_profile(name: str, *, fitted: bool = True) -> Profile:
 def _with_fitted(profile: Profile, path: Path) -> Profile:
     """The profile with rates by GPU from a file that `meshscout calibrate` wrote."""
     table = Table.load(path)
-    by_gpu = _by_gpu(table, profile.time, profile.memory)
+    by_gpu = _by_gpu(table, profile.time, profile.memory, {})
     table.text("base", profile.name, choices=(profile.name,))
     table.finish()
     return replace(profile, by_gpu=by_gpu, provenance={**profile.provenance, **table.sources})
@@ -137,7 +142,7 @@ def _with_fitted(profile: Profile, path: Path) -> Profile:
 
 def _read(table: Table, base: Profile | None, name: str) -> Profile:
     """A profile from its table, and from `base` what the table leaves out."""
-    values: dict[str, Any] = {"name": name}
+    values: dict[str, Any] = {"name": name, "shipped": name if table.file.parent == DATA else base.name if base else ""}
     for key in _TEXTS:
         values[key] = table.text(key, getattr(base, key, None))
     for key in _FLAGS:
@@ -154,9 +159,8 @@ def _read(table: Table, base: Profile | None, name: str) -> Profile:
     values["time"] = _rates(table.optional_table("time"), TimeRates, base.time if base else None, table)
     values["memory"] = _rates(table.optional_table("memory"), MemoryRates, base.memory if base else None, table)
     values["interval"] = _rates(table.optional_table("interval"), Interval, base.interval if base else None, table)
-    values["by_gpu"] = _by_gpu(table, values["time"], values["memory"])
-    if base and table.file.parent != DATA and not values["by_gpu"]:
-        values["by_gpu"] = _inherited(table, base)
+    inherited = _inherited(table, base) if base and table.file.parent != DATA else {}
+    values["by_gpu"] = _by_gpu(table, values["time"], values["memory"], inherited)
     values["provenance"] = {**(base.provenance if base else {}), **table.sources}
     profile = Profile(**values)
     for key, known in (("schedules", SCHEDULES), ("fp8_recipe", ("fp8", "fp8_block"))):
@@ -174,20 +178,29 @@ def _read(table: Table, base: Profile | None, name: str) -> Profile:
     return profile
 
 
-def _by_gpu(table: Table, time: TimeRates, memory: MemoryRates) -> dict[str, tuple[TimeRates, MemoryRates]]:
-    """Rates of the GPUs (or architectures) that a file has tables for; what these leave out is `time` and `memory`."""
+def _by_gpu(table: Table, time: TimeRates, memory: MemoryRates, inherited: ByGpu) -> ByGpu:
+    """Rates of the GPUs (or architectures) that a file has tables for, over those that a user's base has for them.
+
+    What both leave out is `time` and `memory`. A table of an architecture stands for all of its GPUs.
+    """
     found = {}
     if gpus := table.optional_table("gpu"):
         for gpu in gpus.keys():  # noqa: SIM118 (a Table is no dict)
             own = gpus.table(gpu)
+            start = inherited.get(gpu) or inherited.get(_architecture(gpu)) or (time, memory)
             found[gpu] = (
-                _rates(own.optional_table("time"), TimeRates, time, own),
-                _rates(own.optional_table("memory"), MemoryRates, memory, own),
+                _rates(own.optional_table("time"), TimeRates, start[0], own),
+                _rates(own.optional_table("memory"), MemoryRates, start[1], own),
             )
-    return found
+    return {gpu: rates for gpu, rates in inherited.items() if _architecture(gpu) not in found} | found
 
 
-def _inherited(table: Table, base: Profile) -> dict[str, tuple[TimeRates, MemoryRates]]:
+def _architecture(gpu: str) -> str:
+    """The architecture of a shipped GPU, empty for other names."""
+    return load_gpu(gpu).architecture if gpu in gpu_names() else ""
+
+
+def _inherited(table: Table, base: Profile) -> ByGpu:
     """The rates by GPU of a user's base, under what the user's file itself says of them."""
     time, memory = table.optional_table("time"), table.optional_table("memory")
     return {

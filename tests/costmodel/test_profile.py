@@ -1,6 +1,6 @@
 """Profiles: what is shipped loads, what a user writes is checked, a base gives what is left out."""
 
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import pytest
 
@@ -96,3 +96,16 @@ def test_a_users_file_keeps_the_rates_fitted_for_its_base_but_for_what_it_says(t
     own.write_text('base = "megatron"\n[time]\ngemm = 0.5\n')
     mine = load_profile(str(own)).on(gpu).time
     assert (mine.gemm, mine.attention_forward) == (0.5, fitted.time.attention_forward)
+
+
+def test_a_users_table_of_a_gpu_stands_over_the_rates_fitted_for_it_and_for_it_alone(tmp_path):
+    own, gpu, other = tmp_path / "mine.toml", load_gpu("H100-SXM"), load_gpu("B200")
+    shipped = load_profile("megatron")
+    own.write_text('base = "megatron"\n[gpu.H100-SXM.time]\ngemm = 0.5\n')
+    mine = load_profile(str(own))
+    assert mine.on(gpu).time == replace(shipped.on(gpu).time, gemm=0.5)
+    assert mine.on(other).time == shipped.on(other).time
+    own.write_text('base = "megatron"\n[gpu.blackwell.time]\ngemm = 0.5\n')
+    mine = load_profile(str(own))
+    assert mine.on(other).time.gemm == 0.5
+    assert mine.on(gpu).time == shipped.on(gpu).time
