@@ -40,7 +40,7 @@ MODULES = {
     "_why": ("search.inputs", "search.table", "search.why"),
     "_plan": ("search.inputs", "search.plan", "search.table"),
     "_validate": ("search.measured",),
-    "_calibrate": ("search.measured",),
+    "_calibrate": ("search.calibrated",),
 }
 """What is heavy in a command: loaded before it starts, as a signal must not meet a module that is half loaded."""
 
@@ -219,22 +219,26 @@ def _validate(arguments: Namespace) -> int:
     from search import measured
 
     if arguments.predictions is not None:
-        output_path(arguments.predictions, [arguments.runs])
-    score, found = measured.score(arguments.runs, arguments.trust)
+        output_path(arguments.predictions, [arguments.runs, arguments.profile])
+    with progress("runs") as show:
+        score, found = measured.score(arguments.runs, arguments.trust, arguments.profile, show)
     if arguments.predictions is not None:
         write_text(arguments.predictions, measured.predictions_csv(found))
         say(f"wrote {arguments.predictions}: {len(found):,} predictions")
-    for row in score["skipped"]:
-        say(f"skipped {row['id']}: {row['why']}")
-    print(json.dumps(score, indent=2) if arguments.json else "\n".join(measured.report(score, found, arguments.trust)))
+    if arguments.json:
+        print(json.dumps(score, indent=2))
+    if not found:
+        raise InputError(f"{arguments.runs or 'the shipped runs'}: no row can be predicted")
+    if not arguments.json:
+        print("\n".join(measured.report(score, found, arguments.trust)))
     return DONE
 
 
 def _calibrate(arguments: Namespace) -> int:
-    from search import measured
+    from search import calibrated
 
     output_path(arguments.output, [arguments.runs, arguments.profile])
-    text, said = measured.fitted(arguments.runs, arguments.profile)
+    text, said = calibrated.fitted(arguments.runs, arguments.profile)
     write_text(arguments.output, text)
     print("\n".join(said))
     say(f"wrote {arguments.output}; use it with --profile {arguments.output}")

@@ -1,30 +1,73 @@
-"""`validate` and `calibrate`: measured runs against predictions, and a profile fitted to them."""
+"""`validate`: measured runs against predictions, as tables for the terminal, JSON and CSV."""
 
 from __future__ import annotations
 
 import csv
 import io
+import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from costmodel.calibration.predict import Prediction, predict
-from costmodel.calibration.runs import RUNS, Run, grouped, read_runs, strangers
+from costmodel.calibration.predict import Prediction, Progress, predict
+from costmodel.calibration.runs import FALLBACK, RUNS, Run, Skipped, grouped, read_runs, strangers
 from costmodel.calibration.validate import TRUST, validate
+from costmodel.profile import load_profile
 from hardware.errors import InputError
 from search.terminal import say
 
 COLUMNS = ("id", "step_time", "memory", "oom", "step_time_low", "step_time_high")
-WORST = 10
+WORST, NAMED, WIDTH = 10, 5, 120
+UNSTATED = " not stated"
 
 
-def score(path: str | None, trust: str) -> tuple[dict[str, Any], list[Prediction]]:
-    """The documented object of `validate --json`, and the predictions; talk names unknown frameworks."""
-    runs, skipped = read_runs(path or RUNS)
-    for framework, profile in strangers(runs).items():
-        say(f"framework {framework!r} is not known: its runs are predicted with profile {profile}")
-    found = predict(runs)
+def score(
+    path: str | None, trust: str, profile: str | None = None, progress: Progress | None = None
+) -> tuple[dict[str, Any], list[Prediction]]:
+    """The documented object of `validate --json`, and the predictions; talk says what was skipped and stood in for.
+
+    With a profile its own runs alone count. Raises InputError for a wrong file or one without rows.
+    """
+    given = load_profile(profile) if profile else None
+    runs, skipped = read_runs(path or RUNS, given)
+    if not runs and not skipped:
+        raise InputError(f"{path}: no rows under the header")
+    if given is None and (unknown := strangers(runs)):
+        say(_stand_in(unknown))
+    for line in skips(skipped):
+        say(line)
+    found = predict(runs, progress)
+    if runs and not any(run.trust in TRUST[trust] for run in runs):
+        say(f"no run has trust {trust}: --trust medium or low takes the others")
     return validate(found, skipped, trust), found
+
+
+def _stand_in(unknown: Mapping[str, int]) -> str:
+    names = [f"{name!r} ({count} run{'s' if count > 1 else ''})" for name, count in list(unknown.items())[:NAMED]]
+    more = f" and {len(unknown) - NAMED} others" if len(unknown) > NAMED else ""
+    return (
+        f"no profile knows the framework {', '.join(names)}{more}: predicted with profile {FALLBACK}, whose rates come "
+        "from other software; --profile names another"
+    )
+
+
+def skips(skipped: Sequence[Skipped]) -> list[str]:
+    """Why rows were skipped, the most frequent reason first, each with its count and one row."""
+    kinds = grouped(skipped, lambda it: _kind_of(it.why))
+    lines = []
+    for kind, rows in sorted(kinds.items(), key=lambda item: -len(item[1])):
+        why = rows[0].why
+        if kind == UNSTATED:
+            names = Counter(name for it in rows for name in it.why.removesuffix(UNSTATED).split(", "))
+            why = "not stated: " + ", ".join(f"{name} {count}" for name, count in names.most_common())
+        more = f"skipped {len(rows)} rows: {why}; one is" if len(rows) > 1 else f"skipped 1 row: {why}; it is"
+        lines.append(f"{more} {rows[0].id}")
+    return lines
+
+
+def _kind_of(why: str) -> str:
+    """Reasons that differ in numbers and names alone are one."""
+    return UNSTATED if why.endswith(UNSTATED) else re.sub(r"'[^']*'|\d+", "", why)
 
 
 def predictions_csv(found: Sequence[Prediction]) -> str:
@@ -45,7 +88,7 @@ def report(score: Mapping[str, Any], found: Sequence[Prediction], trust: str) ->
     lines = [f"{score['rows']:,} runs of trust {trust} or better, {len(score['skipped'])} rows skipped", ""]
     lines += _accuracy(rows)
     oom, ranking = score["oom"], score["ranking"]
-    lines += ["", "out of memory: " + _oom(oom)]
+    lines += ["", *_overall(score), "out of memory: " + _oom(oom)]
     if ranking["sweeps"]:
         lines.append(
             f"ranking: {ranking['sweeps']} sweeps, first choice {ranking['mean_regret']:.1%} slower than the best, "
@@ -54,6 +97,18 @@ def report(score: Mapping[str, Any], found: Sequence[Prediction], trust: str) ->
             else f"ranking: {ranking['sweeps']} sweeps"
         )
     return [*lines, "", *_worst(rows)]
+
+
+def _overall(score: Mapping[str, Any]) -> list[str]:
+    """The errors over all rows, over the frameworks' means, and of Megatron on H100 and newer."""
+    lines = []
+    for kind, name in (("step_time", "step time"), ("memory", "memory")):
+        part, macro = score[kind], score["macro"][f"{kind}_mape"]
+        if part["n"]:
+            text = f"{name}: {part['n']:,} runs, mean error {part['mape']:.1%}, median {part['median_ape']:.1%}"
+            lines.append(text + (f"; mean over frameworks {macro:.1%}" if macro is not None else ""))
+    parts = [f"{name} {part['mape']:.1%} ({part['n']})" for name, part in score["megatron"].items() if part["n"]]
+    return [*lines, *([f"step time of Megatron on H100 and newer: {', '.join(parts)}"] if parts else [])]
 
 
 def accuracy(found: Sequence[Prediction]) -> list[tuple[str, str, Mapping[str, Any]]]:
@@ -90,42 +145,18 @@ def _oom(oom: Mapping[str, Any]) -> str:
 def _worst(rows: Sequence[Prediction]) -> list[str]:
     timed = [it for it in rows if it.run.step_time and not it.run.oom]
     timed.sort(key=lambda it: abs(it.step_time / _measured(it.run) - 1.0), reverse=True)
-    lines = ["the worst step times, and the term that dominates them"]
+    lines = ["the worst step times   measured  predicted     off  largest term     run"]
     for it in timed[:WORST]:
         off = it.step_time / _measured(it.run) - 1.0
-        lines.append(f"{off:>+8.1%}  {it.step_time:>9.4g} s for {_measured(it.run):>9.4g} s  {it.term:<17} {it.run.id}")
+        gpu, run = it.run.problem.cluster.gpu.name, it.run.id
+        times = f"{_seconds(_measured(it.run))} {_seconds(it.step_time)} {off:>+8.1%}"
+        lines.append(f"{gpu:<20} {times}  {it.term:<15}  {run}"[:WIDTH])
     return lines if timed else []
+
+
+def _seconds(value: float) -> str:
+    return f"{value:>8.4g} s"
 
 
 def _measured(run: Run) -> float:
     return run.step_time or float("nan")
-
-
-def fitted(path: str, profile_name: str) -> tuple[str, list[str]]:
-    """The text of a profile fitted to a table of runs, and what to say about each fit."""
-    from costmodel.calibration.fit import calibrate, to_toml
-    from costmodel.profile import load_profile
-
-    runs, skipped = read_runs(path)
-    own = [run for run in runs if run.problem.profile.name == profile_name]
-    if not own:
-        raise InputError(f"{path}: none of {len(runs) + len(skipped)} rows ran with profile {profile_name}")
-    found = calibrate(own, load_profile(profile_name, fitted=False))
-    if not found:
-        raise InputError(f"{path}: too few runs with profile {profile_name} to fit anything ({len(own)})")
-    said = []
-    for it in found:
-        for kind, part in (("step time", it.time), ("memory", it.memory)):
-            if part is not None:
-                before, after = _mean_error(part.before), _mean_error(part.after)
-                count = len(part.after)
-                said.append(
-                    f"{it.key}: {kind} of {count} runs, mean error {before:.1%} -> {after:.1%}: {', '.join(part.moved)}"
-                )
-    return to_toml(profile_name, found, Path(path).name), said
-
-
-def _mean_error(off: Any) -> float:
-    import numpy as np
-
-    return float(np.mean(np.abs(np.expm1(off))))

@@ -191,7 +191,7 @@ EXAMPLES = {
     "explain": ("frontier.parquet --rank 2", "llama-3.1-70b dgx-h100 --gpus 64 --tp 4 --pp 8 --recompute full"),
     "why": ("llama-3.1-405b dgx-h100 --gpus 64", "llama-3.1-70b dgx-h100 --gpus 64 --tp 16"),
     "plan": ("llama-2-13b dgx-h100 --gpus 32", "deepseek-v3 hgx-h800 --gpus 2048 --profile deepseek --precision fp8"),
-    "validate": ("runs.csv", "runs.csv --predictions predicted.csv"),
+    "validate": ("runs.csv --predictions predicted.csv", "runs.csv --profile my-profile.toml"),
     "calibrate": ("runs.csv -o my-profile.toml", "runs.csv -o my-profile.toml --profile torchtitan"),
     "list": ("clusters", "profiles --json"),
 }
@@ -285,6 +285,11 @@ def add_validate(parser: argparse.ArgumentParser) -> None:
     """Options of `validate`."""
     parser.add_argument(
         "runs", metavar="RUNS.csv", nargs="?", help="a table of measured runs; default: the shipped ones"
+    )
+    parser.add_argument(
+        "--profile",
+        metavar="NAME|FILE.toml",
+        help="score this profile on its runs alone: those of its framework, and of frameworks that no profile knows",
     )
     parser.add_argument("--predictions", metavar="FILE.csv", help="write a prediction for every run")
     parser.add_argument("--trust", choices=("ok", "medium", "low"), default="ok", help="least trust of a run (ok)")

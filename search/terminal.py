@@ -87,8 +87,8 @@ def say(text: str) -> None:
 
 
 @contextmanager
-def progress() -> Iterator[Callable[[int, int], None] | None]:
-    """Shows how far the search is, on a terminal that can erase a line only; an unfinished line is ended."""
+def progress(what: str = "skeletons") -> Iterator[Callable[[int, int], None] | None]:
+    """Shows how far the work is, in `what`, on a terminal that can erase a line only; an unfinished line is ended."""
     if not sys.stderr.isatty() or os.environ.get("TERM", "dumb") == "dumb":
         yield None
         return
@@ -97,7 +97,7 @@ def progress() -> Iterator[Callable[[int, int], None] | None]:
     def show(done: int, total: int) -> None:
         nonlocal unfinished
         unfinished = done < total
-        write(f"\r{done:,} of {total:,} skeletons" if unfinished else "\r\033[K")
+        write(f"\r{done:,} of {total:,} {what}" if unfinished else "\r\033[K")
 
     def write(text: str) -> None:
         with suppress(OSError):

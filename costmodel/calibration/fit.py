@@ -116,7 +116,7 @@ class Predictor:
 
     def _bytes(self, problem: Problem, layouts: Layouts, rows: NDArray[np.int64]) -> Vector:
         stages = stages_of(problem, layouts)
-        seen = memory(problem, layouts, stages.first() if problem.profile.name in FIRST_STAGE else stages)
+        seen = memory(problem, layouts, stages.first() if problem.profile.shipped in FIRST_STAGE else stages)
         return np.array([of_kind(seen, self.runs[row].memory_kind)[i] for i, row in enumerate(rows.tolist())])
 
 

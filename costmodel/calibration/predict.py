@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,6 +17,7 @@ from costmodel.rates import MemoryRates, TimeRates
 from costmodel.split import StageTable
 
 Rows = NDArray[np.int64]
+Progress = Callable[[int, int], None]
 SPLIT = {"nanotron": "filled", "nanotron-slow": "filled", "llama3-meta": "best", "deepseek": "best"}
 """Profiles whose framework, or whose published run, does not split layers evenly, and the rule that it follows."""
 FIRST_STAGE = ("nanotron", "nanotron-slow")
@@ -69,11 +70,11 @@ def batches(runs: Sequence[Run]) -> list[Batch]:
     return found
 
 
-def predict(runs: Sequence[Run]) -> list[Prediction]:
+def predict(runs: Sequence[Run], progress: Progress | None = None) -> list[Prediction]:
     """One prediction a run, in order. A run that does not state recomputation is taken to use the profile's default
-    where that fits, else its recommended set."""
+    where that fits, else its recommended set. `progress` is called with the runs that are done and all of them."""
     stated = [_with_default(run, selective=False) for run in runs]
-    found = _predict(stated)
+    found = _predict(stated, progress)
     again = [i for i, it in enumerate(found) if not runs[i].recompute_stated and it.oom and not runs[i].oom]
     for index, it in zip(again, _predict([_with_default(runs[i], selective=True) for i in again]), strict=True):
         found[index] = it
@@ -91,16 +92,16 @@ def with_rates(problem: Problem, rates: TimeRates | MemoryRates) -> Problem:
 
 def stages_of(problem: Problem, layouts: Layouts) -> StageTable:
     """The split that ran: even where the layers divide, but for frameworks that weigh the ends by themselves."""
-    return problem.split(np.unique(layouts.pp).tolist(), rule=SPLIT.get(problem.profile.name, "even"))
+    return problem.split(np.unique(layouts.pp).tolist(), rule=SPLIT.get(problem.profile.shipped, "even"))
 
 
-def _predict(runs: Sequence[Run]) -> list[Prediction]:
+def _predict(runs: Sequence[Run], progress: Progress | None = None) -> list[Prediction]:
     found: dict[int, Prediction] = {}
     for batch in batches(runs):
         stages = stages_of(batch.problem, batch.layouts)
         cost = estimate(batch.problem, batch.layouts, stages)
         seen = cost.memory
-        if batch.problem.profile.name in FIRST_STAGE:
+        if batch.problem.profile.shipped in FIRST_STAGE:
             seen = memory(batch.problem, batch.layouts, stages.first())
         terms = _dominant(cost)
         for place, row in enumerate(batch.rows.tolist()):
@@ -111,6 +112,8 @@ def _predict(runs: Sequence[Run]) -> list[Prediction]:
                 need=float(cost.memory_total[place]),
                 term=terms[place],
             )
+        if progress is not None:
+            progress(len(found), len(runs))
     return [found[row] for row in range(len(runs))]
 
 

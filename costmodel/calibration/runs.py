@@ -80,10 +80,11 @@ class Skipped:
     trust: str
 
 
-def read_runs(path: str | Path) -> tuple[list[Run], list[Skipped]]:
+def read_runs(path: str | Path, profile: Profile | None = None) -> tuple[list[Run], list[Skipped]]:
     """Runs of a CSV file in its order, and the rows that cannot be predicted. Raises InputError for a wrong file.
 
-    docs/runs_format.md describes the columns.
+    With a profile: its runs alone, predicted with it; those are the runs of its framework and of frameworks that are
+    not listed. docs/runs_format.md describes the columns.
     """
     try:
         table = pd.read_csv(path, dtype=str, keep_default_na=False)
@@ -100,7 +101,7 @@ def read_runs(path: str | Path) -> tuple[list[Run], list[Skipped]]:
     for row in table.to_dict("records"):
         cells = {str(key): str(value).strip() for key, value in row.items()}
         try:
-            runs.append(run_of(cells))
+            runs.append(run_of(cells, profile))
         except InputError as error:
             skipped.append(Skipped(cells["id"], str(error), cells.get("trust", "")))
     return runs, skipped
@@ -114,12 +115,13 @@ def grouped(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
     return dict(sorted(groups.items()))
 
 
-def run_of(row: Mapping[str, str]) -> Run:
-    """One row. Raises InputError where a value that a prediction needs is missing or contradicts another."""
+def run_of(row: Mapping[str, str], profile: Profile | None = None) -> Run:
+    """One row. Raises InputError where a value that a prediction needs is missing or contradicts another, or where the
+    row is none of the profile's."""
     if absent := [name for name in REQUIRED if not row.get(name)]:
         raise InputError(f"{', '.join(absent)} not stated")
     cluster = cluster_of(row)
-    profile = _as_run(_profile(_state(row)).on(cluster.gpu), row)
+    profile = _as_run(_profile_of(row, profile).on(cluster.gpu), row)
     model = model_of(row)
     precision = row.get("precision") or "bf16"
     workload = Workload(
@@ -166,14 +168,30 @@ def profile_name(framework: str) -> str:
     return _listed(framework) or FALLBACK
 
 
-def strangers(runs: Iterable[Run]) -> dict[str, str]:
-    """Frameworks of runs that are not listed, and the profile that stands in for each; in alphabetical order."""
-    return dict.fromkeys(sorted({run.framework for run in runs if not _listed(run.framework)}), FALLBACK)
+def framework_of(run: Run) -> str:
+    """The shipped profile of a run's framework; of one that is not listed, that of the profile it is predicted with."""
+    return _listed(run.framework) or run.problem.profile.shipped or run.problem.profile.name
+
+
+def strangers(runs: Iterable[Run]) -> dict[str, int]:
+    """Frameworks of runs that are not listed, and how many runs each has; in alphabetical order."""
+    names = [run.framework for run in runs if not _listed(run.framework)]
+    return {name: names.count(name) for name in sorted(set(names))}
 
 
 def _listed(framework: str) -> str:
     known = framework.lower()
     return next((profile for begins, profile in FRAMEWORKS if known.startswith(begins)), "")
+
+
+def _profile_of(row: Mapping[str, str], given: Profile | None) -> Profile:
+    """The profile that stands for the row's framework; or the given one, where it is the row's or builds on it."""
+    own = _state(row)
+    if given is None:
+        return _profile(own)
+    if _listed(row["framework"]) and own != given.shipped:
+        raise InputError(f"framework {row['framework']!r} is not that of profile {given.name}")
+    return given
 
 
 def _state(row: Mapping[str, str]) -> str:

@@ -9,7 +9,7 @@ from itertools import combinations
 import numpy as np
 
 from costmodel.calibration.predict import Prediction
-from costmodel.calibration.runs import Run, Skipped, grouped, profile_name
+from costmodel.calibration.runs import Run, Skipped, framework_of, grouped
 
 Score = dict[str, object]
 NEAR = (0.7, 1.4)
@@ -19,9 +19,12 @@ TRUST = {"ok": ("ok",), "medium": ("ok", "medium"), "low": ("ok", "medium", "low
 
 
 def validate(found: Sequence[Prediction], skipped: Sequence[Skipped], trust: str = "ok") -> Score:
-    """The documented object of `validate --json`; figures are over rows of at least this trust."""
+    """The documented object of `validate --json`; figures are over rows of at least this trust.
+
+    `megatron` are the step times of Megatron's profile on H100 and newer, models with experts apart.
+    """
     rows = [it for it in found if it.run.trust in TRUST[trust]]
-    frameworks = grouped(rows, lambda it: profile_name(it.run.framework))
+    frameworks = grouped(rows, lambda it: framework_of(it.run))
     by_framework = {name: _both(group) for name, group in frameworks.items()}
     ranking = _ranking([it for it in found if it.run.trust in TRUST["medium"]])
     return {
@@ -34,6 +37,10 @@ def validate(found: Sequence[Prediction], skipped: Sequence[Skipped], trust: str
         "macro": {
             "step_time_mape": _macro(frameworks, step_time_errors),
             "memory_mape": _macro(frameworks, memory_errors),
+        },
+        "megatron": {
+            "dense": _errors(step_time_errors(it for it in rows if _recent_megatron(it.run, moe=False))),
+            "moe": _errors(step_time_errors(it for it in rows if _recent_megatron(it.run, moe=True))),
         },
         "by_framework": by_framework,
         "by_source": {name: _both(group) for name, group in grouped(rows, lambda it: it.run.source).items()},
@@ -48,6 +55,12 @@ def step_time_errors(found: Iterable[Prediction]) -> list[float]:
 def memory_errors(found: Iterable[Prediction]) -> list[float]:
     """predicted / measured of the runs whose memory was measured."""
     return [it.memory / it.run.memory for it in found if it.run.memory and not it.run.oom]
+
+
+def _recent_megatron(run: Run, *, moe: bool) -> bool:
+    problem = run.problem
+    recent = problem.cluster.gpu.architecture not in ("", "ampere")
+    return framework_of(run) == "megatron" and recent and problem.model.is_moe == moe
 
 
 def _both(found: Sequence[Prediction]) -> Score:
@@ -101,7 +114,7 @@ def _oom(found: Sequence[Prediction]) -> Score:
 
 
 def _kind(run: Run) -> tuple[str, str]:
-    return profile_name(run.framework), run.problem.model.name
+    return framework_of(run), run.problem.model.name
 
 
 def _ranking(found: Sequence[Prediction]) -> Score:
@@ -115,7 +128,7 @@ def _ranking(found: Sequence[Prediction]) -> Score:
     by_framework: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for group in sweeps.values():
         if len(group) >= LEAST_SWEEP:
-            by_framework[profile_name(group[0].run.framework)].append((_regret(group), _tau(group)))
+            by_framework[framework_of(group[0].run)].append((_regret(group), _tau(group)))
     shown = {name: pairs for name, pairs in sorted(by_framework.items()) if len(pairs) >= LEAST_SWEEPS}
     regrets = [regret for pairs in by_framework.values() for regret, _ in pairs]
     means = {

@@ -45,8 +45,31 @@ def test_a_row_of_no_stated_trust_counts():
 
 def test_a_framework_that_is_not_listed_is_named():
     others = [run_of(ROW | {"framework": name}) for name in ("OLMo-core", "ColossalAI", "OLMo-core", "NeMo 24.12")]
-    assert strangers(others) == {"ColossalAI": "torchtitan", "OLMo-core": "torchtitan"}
+    assert strangers(others) == {"ColossalAI": 1, "OLMo-core": 2}
     assert {run.problem.profile.name for run in others} == {"torchtitan", "megatron"}
+
+
+def test_a_profile_takes_its_own_runs_and_those_that_no_profile_knows(tmp_path):
+    """Its framework's, by the shipped profile that it starts from; any other row says why it is left out."""
+    path = tmp_path / "mine.toml"
+    path.write_text('base = "megatron"\n[time]\ngemm = 0.5\n')
+    mine = load_profile(str(path))
+    for framework in ("megatron-core 0.14", "NeMo 24.12", "home-made"):
+        run = run_of(ROW | {"framework": framework}, mine)
+        assert (run.problem.profile.name, run.problem.profile.time.gemm) == ("mine", 0.5)
+    with pytest.raises(InputError, match="framework 'torchtitan' is not that of profile mine"):
+        run_of(ROW | {"framework": "torchtitan"}, mine)
+
+
+def test_a_users_profile_measures_the_ranks_that_its_base_does(tmp_path):
+    """nanotron logs the first stage's memory, and splits layers by cost; its own name must not change that."""
+    path = tmp_path / "mine.toml"
+    path.write_text('base = "nanotron"\n')
+    rows = [ROW | {"framework": "nanotron", "id": str(pp), "pp": str(pp), "peak_mem_gib": "9"} for pp in (1, 4)]
+    as_shipped = predict([run_of(row) for row in rows])
+    as_mine = predict([run_of(row, load_profile(str(path))) for row in rows])
+    assert [it.memory for it in as_mine] == [it.memory for it in as_shipped]
+    assert [it.step_time for it in as_mine] == [it.step_time for it in as_shipped]
 
 
 def test_every_column_that_is_missing_is_named(tmp_path):

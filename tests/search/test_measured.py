@@ -2,6 +2,8 @@
 
 import csv
 import json
+import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -26,17 +28,86 @@ def test_validate_shows_tables_and_the_worst_rows(capsys):
     out, err = capsys.readouterr()
     assert "llm-foundry" in out
     assert "the worst step times" in out
-    assert "not stated" in err
+    assert "skipped 1 row: not stated: hidden 1, layers 1, heads 1, vocab 1; it is mbridge-card-n35l-gb200" in err
+    assert max(map(len, out.splitlines())) <= 120
+    worst = out[out.index("the worst step times") :].splitlines()[1:]
+    off = [abs(float(re.search(r"([+-][\d.]+)%", line)[1])) for line in worst]
+    assert len(worst) == 10
+    assert off == sorted(off, reverse=True)
 
 
-def test_validate_names_a_framework_that_another_profile_stands_for_once(tmp_path, capsys):
-    path, text = tmp_path / "runs.csv", Path(SAMPLE).read_text()
-    path.write_text(text.replace('"llm-foundry (Composer, PyTorch FSDP)"', "home-made"))
-    assert main(["validate", str(path), "--json"]) == 0
+def table(tmp_path: Path, change) -> str:
+    """The sample as another table: `change` is called with each of its rows."""
+    rows = list(csv.DictReader(Path(SAMPLE).read_text().splitlines()))
+    with (tmp_path / "runs.csv").open("w") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(row | change(row) for row in rows)
+    return str(tmp_path / "runs.csv")
+
+
+def test_reasons_for_skipping_are_counted_and_json_keeps_each(tmp_path, capsys):
+    path = table(tmp_path, lambda row: {"gpu": "TPU-v4"} if "llm-foundry" in row["framework"] else {})
+    assert main(["validate", path, "--json"]) == 0
+    out, err = capsys.readouterr()
+    each = [it for it in json.loads(out)["skipped"] if "unknown GPU 'TPU-v4'" in it["why"]]
+    assert len(each) > 5
+    (line,) = [line for line in err.splitlines() if "TPU" in line]
+    assert line.startswith(f"meshscout: skipped {len(each)} rows: unknown GPU 'TPU-v4'")
+    assert line.endswith(f"; one is {each[0]['id']}")
+
+
+def test_a_table_of_which_no_row_can_be_predicted_is_an_error(tmp_path, capsys):
+    path = table(tmp_path, lambda row: {"layers": ""})
+    assert main(["validate", path]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "not stated: layers " in err
+    assert err.endswith(f"meshscout: error: {path}: no row can be predicted\n")
+    assert main(["validate", path, "--json"]) == 2
+    assert json.loads(capsys.readouterr().out)["step_time"]["n"] == 0
+    Path(path).write_text(Path(path).read_text().splitlines()[0] + "\n")
+    assert main(["validate", path]) == 2
+    assert "no rows under the header" in capsys.readouterr().err
+
+
+def test_a_profile_is_scored_on_its_own_runs(tmp_path, capsys):
+    """The one way to see what a calibrated profile is worth."""
+    own = tmp_path / "mine.toml"
+    own.write_text('base = "llm-foundry"\n[time]\ngemm = 0.2\n')
+    assert main(["validate", SAMPLE, "--profile", str(own), "--json"]) == 0
+    out, err = capsys.readouterr()
+    mine = json.loads(out)
+    assert list(mine["by_framework"]) == ["llm-foundry"]
+    assert mine["step_time"]["bias"] > 0.3
+    assert "is not that of profile mine; one is " in err
+    assert main(["validate", SAMPLE, "--profile", "llm-foundry", "--json"]) == 0
+    shipped = json.loads(capsys.readouterr().out)
+    assert main(["validate", SAMPLE, "--json"]) == 0
+    assert shipped["step_time"] == json.loads(capsys.readouterr().out)["by_framework"]["llm-foundry"]["step_time"]
+    assert main(["validate", SAMPLE, "--profile", "llm-foundri"]) == 2
+    assert "did you mean 'llm-foundry'" in capsys.readouterr().err
+
+
+def test_progress_counts_runs_on_a_terminal(monkeypatch, capsys):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    assert main(["validate", SAMPLE]) == 0
+    assert re.search(r"\r\d+ of \d+ runs", capsys.readouterr().err)
+
+
+def test_validate_names_the_frameworks_that_another_profile_stands_for_in_one_line(tmp_path, capsys):
+    names = iter(["home-made", "other", "home-made"] * 100)
+    path = table(tmp_path, lambda row: {"framework": next(names)} if "llm-foundry" in row["framework"] else {})
+    assert main(["validate", path, "--json"]) == 0
     out, err = capsys.readouterr()
     assert json.loads(out)["rows"] > 0
-    assert err.count("framework 'home-made' is not known: its runs are predicted with profile torchtitan") == 1
-    assert err.count("is not known") == 1
+    (line,) = [line for line in err.splitlines() if "no profile knows" in line]
+    assert "'home-made' (8 runs), 'other' (4 runs): predicted with profile torchtitan, whose rates come from" in line
+    assert main(["validate", path, "--profile", "megatron", "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert list(json.loads(out)["by_framework"]) == ["megatron"]
+    assert "no profile knows" not in err
 
 
 def test_predictions_are_one_row_a_run(tmp_path):
