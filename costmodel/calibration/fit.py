@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TypeVar
 
 import numpy as np
@@ -31,6 +31,10 @@ WORTH = 0.9
 """A fit is kept if it lowers the mean error to less than this share of it."""
 VISIBLE = 2e-3
 """A rate whose expected spread moves no run by this much (in ln) is not fitted."""
+CLOSER = 0.5
+"""How much closer a GPU's rates stay to its architecture's than these to the profile's own."""
+FULL, AGAIN = 20, 12
+"""Steps at most of a fit, and of one that starts from a fit to nearly the same runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,12 +89,16 @@ KNOWN_LIMITS = {name: (knob.low, knob.high) for name, knob in {**TIME_KNOBS, **M
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
-    """Rates after a fit; `moved` are those that the runs identify, `before` and `after` ln(predicted / measured)."""
+    """Rates after a fit; `moved` are those that the runs identify, `before` and `after` ln(predicted / measured).
+
+    `slopes` is what each run's residual moves by with each rate, by the run's id.
+    """
 
     rates: TimeRates | MemoryRates
     moved: tuple[str, ...]
     before: Vector
     after: Vector
+    slopes: Mapping[str, Vector] = field(default_factory=dict)
 
 
 class Predictor:
@@ -126,33 +134,71 @@ def fit(runs: Sequence[Run], start: Rates, *, tight: float = 1.0) -> Fit:
     Minimises a robust sum (soft L1 of scale SCALE) of ln(predicted / measured) and of each rate's move from `start`
     over its expected spread times `tight`. Rates that no run shows are left. Needs SciPy (`meshscout[calibrate]`).
     """
-    from scipy.optimize import least_squares
-
-    known = TIME_KNOBS if isinstance(start, TimeRates) else MEMORY_KNOBS
     predictor = Predictor(runs, type(start))
-    before = predictor(start)
-    names = _visible(predictor, start, known, before)
-    knobs = [known[name] for name in names]
-    weights = np.array([WEIGHTS.get(run.trust, 1.0) for run in runs])
-    first = np.array([knob.to_scale(getattr(start, name)) for name, knob in zip(names, knobs, strict=True)])
-    spread = tight * np.array([knob.spread for knob in knobs])
-    low = np.array([knob.to_scale(knob.low) for knob in knobs])
-    high = np.array([knob.to_scale(knob.high) for knob in knobs])
+    names = _visible(predictor, start, _knobs(start), predictor(start))
+    return _Objective(predictor, start, names, tight).solve(start, FULL)
 
-    def rates(x: Vector) -> Rates:
-        return replace(start, **{n: k.from_scale(v) for n, k, v in zip(names, knobs, x, strict=True)})
 
-    def residuals(x: Vector) -> Vector:
-        off = predictor(rates(x)) / SCALE
-        robust = weights * np.sign(off) * np.sqrt(2.0 * (np.sqrt(1.0 + off**2) - 1.0))
-        found: Vector = np.concatenate([robust, (x - first) / spread])
+def refit(runs: Sequence[Run], start: Rates, near: Fit, *, tight: float = 1.0) -> Fit:
+    """As `fit`, for a part of the runs that `near` was fitted to: from its rates and by its slopes, so that it costs a
+    few evaluations of the model and not hundreds."""
+    objective = _Objective(Predictor(runs, type(start)), start, near.moved, tight)
+    return objective.solve(near.rates, AGAIN, np.array([near.slopes[run.id] for run in runs]))
+
+
+def fitted_at(runs: Sequence[Run], start: Rates, rates: Rates, moved: Sequence[str], *, tight: float = 1.0) -> Fit:
+    """The fit that gave `rates`, with its slopes: what `refit` needs."""
+    return _Objective(Predictor(runs, type(start)), start, moved, tight).solve(rates, 1)
+
+
+class _Objective:
+    """The robust residuals that a fit minimises, over the scales of the knobs `names`."""
+
+    def __init__(
+        self, predictor: Predictor, start: TimeRates | MemoryRates, names: Sequence[str], tight: float
+    ) -> None:
+        self.predictor, self.start, self.names = predictor, start, tuple(names)
+        self.knobs = [_knobs(start)[name] for name in names]
+        self.weights = np.array([WEIGHTS.get(run.trust, 1.0) for run in predictor.runs])
+        self.spread = tight * np.array([knob.spread for knob in self.knobs])
+        self.first = self.scales(start)
+
+    def scales(self, rates: TimeRates | MemoryRates) -> Vector:
+        """The rates on the scales that are fitted."""
+        return np.array([k.to_scale(getattr(rates, name)) for name, k in zip(self.names, self.knobs, strict=True)])
+
+    def rates(self, x: Vector) -> TimeRates | MemoryRates:
+        """Back from the scales."""
+        values = {name: k.from_scale(v) for name, k, v in zip(self.names, self.knobs, x, strict=True)}
+        return replace(self.start, **values)  # type: ignore[arg-type]
+
+    def __call__(self, x: Vector) -> Vector:
+        off = self.predictor(self.rates(x)) / SCALE
+        robust = self.weights * np.sign(off) * np.sqrt(2.0 * (np.sqrt(1.0 + off**2) - 1.0))
+        found: Vector = np.concatenate([robust, (x - self.first) / self.spread])
         return found
 
-    if not names:
-        return Fit(rates=start, moved=(), before=before, after=before)
-    inside = np.clip(first, low + 1e-6 * (high - low), high - 1e-6 * (high - low))
-    best = least_squares(residuals, inside, bounds=(low, high), diff_step=1e-3, x_scale=spread, max_nfev=20)
-    return Fit(rates=rates(best.x), moved=tuple(names), before=before, after=predictor(rates(best.x)))
+    def solve(self, at: TimeRates | MemoryRates, evaluations: int, slopes: Vector | None = None) -> Fit:
+        """The best rates from `at` on; `slopes` of the runs stand for the derivatives where they are given."""
+        from scipy.optimize import least_squares
+
+        before, ids = self.predictor(self.start), [run.id for run in self.predictor.runs]
+        if not self.names:
+            return Fit(rates=self.start, moved=(), before=before, after=before)
+        low, high = (np.array([k.to_scale(getattr(k, end)) for k in self.knobs]) for end in ("low", "high"))
+        inside = np.clip(self.scales(at), low + 1e-6 * (high - low), high - 1e-6 * (high - low))
+        known = None if slopes is None else np.concatenate([slopes, np.diag(1.0 / self.spread)])
+        how = {"jac": "2-point" if known is None else lambda _: known}
+        best = least_squares(
+            self, inside, bounds=(low, high), diff_step=1e-3, x_scale=self.spread, max_nfev=evaluations, **how
+        )
+        rates = self.rates(best.x)
+        rows = dict(zip(ids, best.jac, strict=False))
+        return Fit(rates=rates, moved=self.names, before=before, after=self.predictor(rates), slopes=rows)
+
+
+def _knobs(rates: TimeRates | MemoryRates) -> Mapping[str, Knob]:
+    return TIME_KNOBS if isinstance(rates, TimeRates) else MEMORY_KNOBS
 
 
 def _visible(
@@ -184,15 +230,18 @@ class Calibration:
     memory: Fit | None
 
 
-def calibrate(runs: Sequence[Run], profile: Profile) -> list[Calibration]:
+def calibrate(
+    runs: Sequence[Run], profile: Profile, near: Mapping[str, Calibration] | None = None
+) -> list[Calibration]:
     """Fits for each architecture and, closer to these, for each GPU of it that has enough runs.
 
-    A GPU with few runs keeps its architecture's rates, an architecture with few the profile's own.
+    A GPU with few runs keeps its architecture's rates, an architecture with few the profile's own. `near` holds fits to
+    these runs and more, by their keys, to start from.
     """
     usable = [run for run in runs if not run.oom and run.trust != "low"]
     found = []
     for key, group in grouped(usable, lambda run: run.problem.cluster.gpu.architecture).items():
-        whole = _calibration(key, group, profile.time, profile.memory, 1.0)
+        whole = _calibration(key, group, profile.time, profile.memory, near=near)
         if whole is None:
             continue
         found.append(whole)
@@ -200,16 +249,29 @@ def calibrate(runs: Sequence[Run], profile: Profile) -> list[Calibration]:
         room = whole.memory.rates if whole.memory else profile.memory
         by_gpu = grouped(group, lambda run: run.problem.cluster.gpu.name)
         for gpu, own in by_gpu.items():
-            if len(by_gpu) > 1 and (part := _calibration(gpu, own, time, room, 0.5)):  # type: ignore[arg-type]
+            if len(by_gpu) > 1 and (part := _calibration(gpu, own, time, room, tight=CLOSER, near=near)):  # type: ignore[arg-type]
                 found.append(part)
     return found
 
 
-def _calibration(key: str, runs: Sequence[Run], time: TimeRates, room: MemoryRates, tight: float) -> Calibration | None:
-    timed = [run for run in runs if run.step_time]
-    sized = [run for run in runs if run.memory]
-    by_time = _worth(fit(timed, time, tight=tight)) if len(timed) >= LEAST_RUNS else None
-    by_size = _worth(fit(sized, room, tight=tight)) if len(sized) >= LEAST_RUNS else None
+def _calibration(
+    key: str,
+    runs: Sequence[Run],
+    time: TimeRates,
+    room: MemoryRates,
+    *,
+    tight: float = 1.0,
+    near: Mapping[str, Calibration] | None,
+) -> Calibration | None:
+    timed, sized = timed_and_sized(runs)
+    last = None if near is None else near.get(key)
+
+    def part(rows: Sequence[Run], start: Rates, known: Fit | None) -> Fit | None:
+        if len(rows) < LEAST_RUNS or (near is not None and known is None):
+            return None
+        return _worth(fit(rows, start, tight=tight) if known is None else refit(rows, start, known, tight=tight))
+
+    by_time, by_size = part(timed, time, last.time if last else None), part(sized, room, last.memory if last else None)
     if by_time is None and by_size is None:
         return None
     used = (timed if by_time else []) + (sized if by_size else [])
@@ -220,6 +282,11 @@ def _calibration(key: str, runs: Sequence[Run], time: TimeRates, room: MemoryRat
         time=by_time,
         memory=by_size,
     )
+
+
+def timed_and_sized(runs: Sequence[Run]) -> tuple[list[Run], list[Run]]:
+    """The runs whose step time was measured, and those whose memory was."""
+    return [run for run in runs if run.step_time], [run for run in runs if run.memory]
 
 
 def _worth(found: Fit) -> Fit | None:

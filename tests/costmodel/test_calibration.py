@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from costmodel.calibration import runs
-from costmodel.calibration.fit import KNOWN_LIMITS, calibrate, fit, to_toml
-from costmodel.calibration.holdout import leave_one_source_out
+from costmodel.calibration.fit import KNOWN_LIMITS, calibrate, fit, fitted_at, refit, to_toml
+from costmodel.calibration.holdout import blocks, left_out
 from costmodel.calibration.predict import predict
 from costmodel.calibration.runs import profile_name, read_runs, run_of, strangers
 from costmodel.calibration.validate import validate
@@ -238,13 +238,35 @@ def test_a_fitted_profile_reads_back(tmp_path, sweep, start, fitted):
     assert "fitted" in {it.tag for key, it in mine.provenance.items() if key.startswith("gpu.hopper.time")}
 
 
-def test_a_source_that_is_left_out_is_predicted_by_the_others(sweep, start):
-    """Six runs of source a say nothing of b's rates but what they share; the source alone keeps the profile's."""
-    alone = leave_one_source_out([replace(run, source="only") for run in sweep], start)
-    as_start = predict([replace(r, problem=replace(r.problem, profile=start)) for r in sweep])
-    assert [it.step_time for it in alone] == [it.step_time for it in as_start]
-    both = [replace(run, source=name, id=name + run.id) for name in "ab" for run in sweep]
-    found = leave_one_source_out(both, start)
-    off = [abs(it.step_time / it.run.step_time - 1) for it in found]
-    before = [abs(it.step_time / it.run.step_time - 1) for it in as_start]
-    assert np.mean(off) < np.mean(before)
+def test_a_fit_to_fewer_runs_is_found_from_the_fit_to_all(sweep, start):
+    """What makes leaving out affordable: a few evaluations by known slopes end where a whole fit ends."""
+    whole, part = fit(sweep, start.time), sweep[::2]
+    exact, quick = fit(part, start.time), refit(part, start.time, whole)
+    assert quick.after == pytest.approx(exact.after, abs=0.02)
+    assert not np.allclose(quick.after, whole.after[::2], atol=1e-4)
+    again = fitted_at(sweep, start.time, whole.rates, whole.moved)
+    assert again.rates.gemm == pytest.approx(whole.rates.gemm)
+    assert refit(part, start.time, again).after == pytest.approx(quick.after, abs=0.01)
+
+
+def test_what_is_left_out_is_a_source_or_else_a_model_on_some_gpus_or_else_a_run():
+    some = [replace(run, source=f"{i % 3}") for i, run in enumerate(RUNS)]
+    what, groups = blocks(some)
+    assert (what, len(groups), sum(map(len, groups))) == ("source", 3, len(RUNS))
+    assert blocks([replace(run, source="one") for run in RUNS])[0] == "model and number of GPUs"
+    what, groups = blocks([replace(RUNS[0], id=name) for name in "ab"])
+    assert (what, len(groups)) == ("run", 2)
+
+
+def test_a_run_does_not_help_to_predict_itself(sweep, start):
+    """A run that is twice as slow as its like moves the fit to all runs, not its own prediction."""
+    odd = [replace(sweep[0], step_time=2 * sweep[0].step_time), *sweep[1:]]
+    wholes = [fit(rows, start.time) for rows in (sweep, odd)]
+    assert abs(wholes[0].after[0] - wholes[1].after[0] - math.log(2)) > 0.05
+    usual, other = (refit(sweep[1:], start.time, whole) for whole in wholes)
+    assert other.after == pytest.approx(usual.after, abs=0.01)
+
+
+def test_every_run_is_predicted_once(sweep, start):
+    found = left_out(sweep, start, calibrate(sweep, start))
+    assert sorted(it.run.id for it in found) == sorted(run.id for run in sweep)
