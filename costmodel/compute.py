@@ -125,7 +125,7 @@ def gemm_seconds(problem: Problem, gemm: Gemm, *, wgrad: bool = False) -> Column
     if gemm.grouped:
         share = share * (rates.grouped_wgrad if wgrad else rates.grouped_gemm)
     flops = 2.0 * gemm.m * gemm.n * gemm.k * gemm.groups
-    compute = flops / (peak * share * gemm_efficiency(table, gemm.m, gemm.n))
+    compute = flops / (peak * np.minimum(share * gemm_efficiency(table, gemm.m, gemm.n), 1.0))
     operand = 1.0 if low else 2.0
     accumulator = 8.0 if wgrad else operand
     moved = operand * gemm.m * (gemm.k + gemm.n) + accumulator * gemm.k * gemm.n
@@ -201,9 +201,9 @@ def _attention_core(problem: Problem, shape: Shape) -> Column:
 
 
 def _bandwidth(problem: Problem) -> float:
-    """B/s that bandwidth-bound operators reach."""
+    """B/s that bandwidth-bound operators reach, at most the HBM's."""
     gpu = problem.cluster.gpu
-    return gpu.memory_bandwidth * gpu.memory_efficiency * problem.profile.time.memory_bandwidth
+    return gpu.memory_bandwidth * min(gpu.memory_efficiency * problem.profile.time.memory_bandwidth, 1.0)
 
 
 def _elementwise(problem: Problem, shape: Shape, *, moe: bool) -> Column:

@@ -23,20 +23,20 @@ T = TypeVar("T")
 class Time:
     """Where a step's time goes on the slowest pipeline stage; float64 columns, seconds per step."""
 
-    gemm: Column = quantity("matrix multiplications of the forward and backward pass", "s")
-    attention: Column = quantity("fused attention, forward and backward", "s")
+    gemm: Column = quantity("matrix multiplications of the forward and backward pass", "s", light="gpu")
+    attention: Column = quantity("fused attention, forward and backward", "s", light="gpu")
     elementwise: Column = quantity(
-        "bandwidth-bound operators: norms, activation functions, RoPE, permutation, loss", "s"
+        "bandwidth-bound operators: norms, activation functions, RoPE, permutation, loss", "s", light="gpu"
     )
     kernel_gaps: Column = quantity("gaps between kernels and layers that wait for the host", "s")
-    recompute: Column = quantity("forward work done again in the backward pass", "s")
-    tensor_parallel: Column = quantity("exposed tensor-parallel collectives", "s")
-    context_parallel: Column = quantity("exposed context-parallel traffic", "s")
-    expert_parallel: Column = quantity("exposed expert-parallel all-to-all", "s")
-    pipeline_send: Column = quantity("exposed point-to-point sends between pipeline stages", "s")
-    data_parallel: Column = quantity("exposed gradient reduction and weight gathering", "s")
+    recompute: Column = quantity("forward work done again in the backward pass", "s", light="gpu")
+    tensor_parallel: Column = quantity("exposed tensor-parallel collectives", "s", light="links")
+    context_parallel: Column = quantity("exposed context-parallel traffic", "s", light="links")
+    expert_parallel: Column = quantity("exposed expert-parallel all-to-all", "s", light="links")
+    pipeline_send: Column = quantity("exposed point-to-point sends between pipeline stages", "s", light="links")
+    data_parallel: Column = quantity("exposed gradient reduction and weight gathering", "s", light="links")
     bubble: Column = quantity("waiting for other pipeline stages", "s")
-    optimizer: Column = quantity("optimizer step", "s")
+    optimizer: Column = quantity("optimizer step", "s", light="gpu")
     overhead: Column = quantity("stragglers, data, logging and synchronisation", "s")
 
     @property

@@ -11,27 +11,39 @@ from costmodel.quantity import quantity
 class TimeRates:
     """Rates and fractions of the time model; each has a physical meaning and a source in the profile's file."""
 
-    gemm: float = quantity("sustained share of the GPU's measured burst GEMM rate", "1", (0.01, 2.0))
-    gemm_fp8: float = quantity("the same for fp8 GEMMs, casts and scaling included", "1", (0.01, 2.0))
-    gemm_fp4: float = quantity("the same for 4-bit GEMMs, of the fp8 table at the 4-bit peak", "1", (0.01, 2.0))
-    grouped_gemm: float = quantity(
-        "rate of a grouped GEMM over a dense one of the same rows, forward and dgrad", "1", (0.01, 2.0)
+    gemm: float = quantity("sustained share of the GPU's measured burst GEMM rate", "1", (0.01, 2.0), light=1.0)
+    gemm_fp8: float = quantity("the same for fp8 GEMMs, casts and scaling included", "1", (0.01, 2.0), light=1.0)
+    gemm_fp4: float = quantity(
+        "the same for 4-bit GEMMs, of the fp8 table at the 4-bit peak", "1", (0.01, 2.0), light=1.0
     )
-    grouped_wgrad: float = quantity("the same for the weight gradient, which accumulates into fp32", "1", (0.01, 2.0))
+    grouped_gemm: float = quantity(
+        "rate of a grouped GEMM over a dense one of the same rows, forward and dgrad", "1", (0.01, 2.0), light=1.0
+    )
+    grouped_wgrad: float = quantity(
+        "the same for the weight gradient, which accumulates into fp32", "1", (0.01, 2.0), light=1.0
+    )
     attention_forward: float = quantity(
-        "share of the bf16 peak on causal FLOPs, fused attention, forward", "1", (0.01, 1.0)
+        "share of the bf16 peak on causal FLOPs, fused attention, forward", "1", (0.01, 1.0), light=1.0
     )
     attention_backward: float = quantity(
-        "the same for the backward pass, counted as 2.5 times the forward FLOPs", "1", (0.01, 1.0)
+        "the same for the backward pass, counted as 2.5 times the forward FLOPs", "1", (0.01, 1.0), light=1.0
     )
     attention_tiles: float = quantity(
-        "blocks of 128 queries and one head at which attention reaches half of its rate", "1", (0.0, 1e5)
+        "blocks of 128 queries and one head at which attention reaches half of its rate", "1", (0.0, 1e5), light=0.0
     )
-    memory_bandwidth: float = quantity("share of HBM bandwidth that bandwidth-bound operators reach", "1", (0.01, 2.0))
-    loss_bandwidth: float = quantity("share of that which the fused cross entropy reaches", "1", (0.01, 1.0))
-    kernel: float = quantity("time between kernels that the GPU waits for the host, per kernel", "s", (0.0, 1e-2))
-    layer_floor: float = quantity("host time per layer and pass, below which no layer gets faster", "s", (0.0, 1.0))
-    tp_floor: float = quantity("host time per layer and pass for each further tensor-parallel rank", "s", (0.0, 1.0))
+    memory_bandwidth: float = quantity(
+        "share of HBM bandwidth that bandwidth-bound operators reach", "1", (0.01, 2.0), light=1.0
+    )
+    loss_bandwidth: float = quantity("share of that which the fused cross entropy reaches", "1", (0.01, 1.0), light=1.0)
+    kernel: float = quantity(
+        "time between kernels that the GPU waits for the host, per kernel", "s", (0.0, 1e-2), light=0.0
+    )
+    layer_floor: float = quantity(
+        "host time per layer and pass, below which no layer gets faster", "s", (0.0, 1.0), light=0.0
+    )
+    tp_floor: float = quantity(
+        "host time per layer and pass for each further tensor-parallel rank", "s", (0.0, 1.0), light=0.0
+    )
     tp_overlap: float = quantity("share of tensor-parallel traffic hidden behind GEMMs", "1", (0.0, 1.0))
     cp_overlap: float = quantity(
         "share of the layer's attention time that context-parallel traffic may hide behind", "1", (0.0, 1.0)

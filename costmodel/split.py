@@ -114,7 +114,11 @@ class StageTable:
 
     def first(self) -> StageTable:
         """The first stage of each split alone, which is kind 0."""
-        columns = {name: values[:, :1] for name, values in self.columns.items()}
+        return self.only(0)
+
+    def only(self, kind: int) -> StageTable:
+        """One kind of stage of each split."""
+        columns = {name: values[:, kind : kind + 1] for name, values in self.columns.items()}
         return StageTable(self.index, columns, self.layers, self.slots, self.lookup)
 
     def kind(self, number: int, rows: Column) -> dict[str, Column]:
