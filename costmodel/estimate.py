@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from functools import reduce
+from operator import add
 from typing import TypeVar
 
 import numpy as np
@@ -40,12 +42,21 @@ class Time:
     overhead: Column = quantity("stragglers, data, logging and synchronisation", "s")
 
     @property
+    def own(self) -> Column:
+        """What a micro-batch's passes and the pipeline take; whatever ZeRO does."""
+        passes = reduce(add, (getattr(self, name) for name in PASSES))
+        seconds: Column = passes + (self.pipeline_send + self.bubble)
+        return seconds
+
+    @property
+    def shared(self) -> Column:
+        """What data parallelism and the optimizer take; whatever vpp and the schedule are, but for DualPipe."""
+        return self.data_parallel + self.optimizer
+
+    @property
     def total(self) -> Column:
-        """Step time."""
-        total = self.gemm
-        for part in fields(self)[1:]:
-            total = total + getattr(self, part.name)
-        return total
+        """Step time; terms that depend on the same axes are added first, which is cheapest where these are few."""
+        return (self.own + self.shared) + self.overhead
 
     @property
     def communication(self) -> Column:
@@ -80,8 +91,8 @@ def _take(tree: T, rows: Column) -> T:
     return type(tree)(**parts)
 
 
-TERMS = tuple(part.name for part in fields(Time)[:8])
-"""Terms that a layer has by itself."""
+PASSES = tuple(part.name for part in fields(Time)[:8])
+"""Terms of the passes of a micro-batch, which a layer has by itself."""
 
 LAYER_AXES = ("tp", "cp", "ep", "etp", "micro_batch", "recompute", "sequence_parallel")
 """Axes that a layer's time depends on, beside DualPipe or not; it is computed once for each combination."""
@@ -96,7 +107,7 @@ class _Part:
     passes: Column
     """forward, backward, and the weight-gradient part of the backward pass; shape (3, N)"""
     terms: Column
-    """the first fields of Time, shape (TERMS, N)"""
+    """PASSES, shape (8, N)"""
 
     def gather(self, rows: Column) -> _Part:
         return _Part(self.passes[:, rows], self.terms[:, rows])
@@ -111,16 +122,13 @@ def estimate(problem: Problem, layouts: Layouts, stages: StageTable | None = Non
     stages = stages or problem.split(np.unique(layouts.pp).tolist())
     needed = memory(problem, layouts, stages)
     spent = step_time(problem, layouts, stages)
-    total, workload = spent.total, problem.workload
-    per_token = flops.step_flops_per_token(
-        problem.model, workload.seq_len, workload.flops_convention, float(params.active(problem.model))
-    )
-    tokens = problem.tokens / (total * workload.gpus)
+    total = spent.total
+    tokens = throughput(problem, total)
     return Estimate(
         time=spent,
         memory=needed,
         step_time=total,
-        mfu=tokens * per_token / problem.peak,
+        mfu=mfu(problem, tokens),
         tokens_per_second_per_gpu=tokens,
         communication_overhead=spent.communication / total,
         memory_total=needed.total,
@@ -128,41 +136,139 @@ def estimate(problem: Problem, layouts: Layouts, stages: StageTable | None = Non
     )
 
 
+def throughput(problem: Problem, step: Column) -> Column:
+    """Tokens per second and GPU where a step takes `step` seconds."""
+    rate: Column = problem.tokens / (step * problem.workload.gpus)
+    return rate
+
+
+def mfu(problem: Problem, tokens: Column) -> Column:
+    """Model FLOPs per second and GPU over the peak, where `tokens` are trained per second and GPU."""
+    workload, active = problem.workload, float(params.active(problem.model))
+    per_token = flops.step_flops_per_token(problem.model, workload.seq_len, workload.flops_convention, active)
+    share: Column = tokens * per_token / problem.peak
+    return share
+
+
 def step_time(problem: Problem, layouts: Layouts, stages: StageTable) -> Time:
     """Seconds per step by term, on the stage that is slowest; `bubble` is what it waits for the others."""
+    passes = passes_of(problem, layouts, stages)
+    sync = synchronisation(problem, layouts, stages, passes.slowest)
+    spent = spend(problem, layouts, layouts, passes, sync)
+    return replace(spent, overhead=overhead(problem, spent.own + spent.shared))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Passes:
+    """A micro-batch on the stages of a pipeline, seconds; needs neither vpp, zero_stage nor dp_shard."""
+
+    micro_batches: Column
+    slowest: Column
+    """kind of the slowest stage"""
+    layers: Column
+    """layers on it"""
+    forward: Column
+    backward: Column
+    total: Column
+    """forward and backward, sum over the stages"""
+    backward_total: Column
+    wgrad_total: Column
+    terms: Column
+    """PASSES of all micro-batches on the slowest stage, shape (8, N)"""
+    send: Column
+    """activations handed to the next stage"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sync:
+    """Data-parallel traffic and optimizer step of a stage, seconds; needs STATE_AXES and DualPipe or not."""
+
+    gathers: Column
+    """1 where weights are gathered for each micro-batch (ZeRO-3), else 0"""
+    traffic: traffic.DataTraffic
+    optimizer: Column
+
+
+def passes_of(problem: Problem, layouts: Layouts, stages: StageTable) -> Passes:
+    """The passes of one micro-batch, on the slowest stage and summed over the stages."""
     dual = schedule.is_dual(layouts)
-    at = stages.rows(layouts.pp, dual)
+    rows = stages.rows(layouts.pp, dual)
     parts = _parts(problem, layouts)
-    passes = _Passes(problem, layouts)
-    for number in range(stages.kinds):
-        kind = stages.kind(number, at)
-        passes.add(number, _on_rank(parts, kind, dual, "passes"), kind["count"])
-    slowest = {name: values[at, passes.slowest] for name, values in stages.columns.items()}
-    terms = passes.micro_batches * _on_rank(parts, slowest, dual, "terms")
-    data, adam = _states(problem, layouts, slowest, passes)
-    waits = schedule.bubble(layouts, passes.total, passes.busy, passes.backward_total, passes.wgrad_total)
-    send = traffic.pipeline_send(problem, layouts)
+    ranks = (layouts.micro_batch * layouts.dp).astype(np.float64)
+    seen = _Stages(len(layouts))
+    for number in stages.present(layouts.pp, dual):
+        kind = stages.kind(number, rows)
+        seen.add(number, _on_rank(parts, kind, dual, "passes"), kind["count"])
+    stage = {name: values[rows, seen.slowest] for name, values in stages.columns.items()}
+    micro_batches = float(problem.workload.global_batch) / ranks
+    return Passes(
+        micro_batches=micro_batches,
+        slowest=seen.slowest,
+        layers=stage["dense"] + stage["moe"] + stage["mtp"],
+        forward=seen.forward,
+        backward=seen.backward,
+        total=seen.total,
+        backward_total=seen.backward_total,
+        wgrad_total=seen.wgrad_total,
+        terms=micro_batches * _on_rank(parts, stage, dual, "terms"),
+        send=traffic.pipeline_send(problem, layouts),
+    )
+
+
+def synchronisation(problem: Problem, layouts: Layouts, stages: StageTable, kind: Column) -> Sync:
+    """Data-parallel traffic and the optimizer step of the stage `kind` of each row."""
+    dual = schedule.is_dual(layouts)
+    first, rows = layouts.distinct(STATE_AXES, dual, kind)
+    few = layouts.take(first)
+    at = stages.rows(few.pp, dual[first]), kind[first]
+    sent, adam = _state_traffic(problem, few, {name: values[at] for name, values in stages.columns.items()})
+    return Sync(gathers=1.0 * (layouts.zero_stage == 3), traffic=_take(sent, rows), optimizer=adam[rows])
+
+
+def spend(problem: Problem, layouts: Layouts, pipeline: Layouts, passes: Passes, sync: Sync) -> Time:
+    """Seconds per step by term, the overhead left out. Columns have the shape of what they depend on.
+
+    `pipeline` is the same table, or gives vpp and schedule for it along a leading axis; `sync` may have another.
+    """
+    busy = passes.forward + passes.backward
+    waits = schedule.bubble(pipeline, passes.total, busy, passes.backward_total, passes.wgrad_total)
     visible = 1.0 - problem.profile.time.pp_overlap
-    vpp, pp = layouts.vpp.astype(np.float64), layouts.pp.astype(np.float64)
-    sends = 2.0 * send * (visible * vpp * passes.micro_batches + (pp - 1.0))
-    known = dict(zip(TERMS, terms, strict=True))
-    known |= {"pipeline_send": sends, "data_parallel": data, "bubble": waits, "optimizer": adam}
-    work = sum(known.values(), start=np.zeros(len(layouts)))
-    doublings = float(np.log2(problem.workload.gpus))
+    vpp, pp = pipeline.vpp.astype(np.float64), layouts.pp.astype(np.float64)
+    sends = 2.0 * passes.send * (visible * vpp * passes.micro_batches + (pp - 1.0))
+    known = dict(zip(PASSES, passes.terms, strict=True))
+    known |= {"pipeline_send": sends, "data_parallel": data_parallel(problem, passes, sync), "bubble": waits}
+    return Time(**known, optimizer=sync.optimizer, overhead=np.zeros(1))
+
+
+def overhead(problem: Problem, busy: Column) -> Column:
+    """Seconds of a step beside its work: a fixed time, and what stragglers take of it per doubling of the GPUs."""
     rates = problem.profile.time
-    return Time(**known, overhead=rates.step_fixed + rates.straggler * doublings * work)
+    lost: Column = rates.step_fixed + rates.straggler * float(np.log2(problem.workload.gpus)) * busy
+    return lost
 
 
-class _Passes:
+def data_parallel(problem: Problem, passes: Passes, sync: Sync) -> Column:
+    """Exposed seconds per step of the gathered weights and reduced gradients."""
+    sent, rates = sync.traffic, problem.profile.time
+    overlap, contention = rates.dp_overlap, rates.contention
+    repeats = (1.0 - sync.gathers) + sync.gathers * passes.micro_batches
+    forward = repeats * traffic.exposed(sent.gather_forward, passes.forward, overlap, contention)
+    behind = sent.gather_backward + sent.reduce_each
+    backward = passes.micro_batches * traffic.exposed(behind, passes.backward, overlap, contention)
+    last = traffic.exposed(sent.reduce_last, passes.backward, overlap, contention)
+    first_unit = (sent.gather_forward + sent.reduce_last + sent.reduce_each) / np.maximum(passes.layers, 1.0)
+    seconds: Column = forward + backward + last + first_unit
+    return seconds
+
+
+class _Stages:
     """Running maximum and sums over the kinds of stage; seconds per micro-batch."""
 
-    def __init__(self, problem: Problem, layouts: Layouts) -> None:
-        ranks = (layouts.micro_batch * layouts.dp).astype(np.float64)
-        self.micro_batches: Column = float(problem.workload.global_batch) / ranks
-        zero = np.zeros(len(layouts))
+    def __init__(self, rows: int) -> None:
+        zero = np.zeros(rows)
         self.total = self.backward_total = self.wgrad_total = self.forward = self.backward = zero
-        self.busy: Column = np.full(len(layouts), -1.0)
-        self.slowest: Column = np.zeros(len(layouts), dtype=np.int64)
+        self.busy: Column = np.full(rows, -1.0)
+        self.slowest: Column = np.zeros(rows, dtype=np.int64)
 
     def add(self, number: int, passes: Column, count: Column) -> None:
         """Account for `count` stages of a kind."""
@@ -225,23 +331,6 @@ def _on_rank(parts: dict[str, _Part], kind: dict[str, Column], dual: Column, fie
     for name, part in parts.items():
         total = total + (kind[name] + kind[f"mirror_{name}"]) * share * getattr(part, field_name)
     return total
-
-
-def _states(problem: Problem, layouts: Layouts, stage: dict[str, Column], passes: _Passes) -> tuple[Column, Column]:
-    """Exposed data-parallel seconds and the optimizer's, for the parameters of the slowest stage."""
-    first, rows = layouts.distinct(STATE_AXES, schedule.is_dual(layouts), passes.slowest)
-    sent, adam = _state_traffic(problem, layouts.take(first), {name: column[first] for name, column in stage.items()})
-    sent, rates = _take(sent, rows), problem.profile.time
-    overlap, contention = rates.dp_overlap, rates.contention
-    each_step = 1.0 * (layouts.zero_stage < 3)
-    repeats = each_step + (1.0 - each_step) * passes.micro_batches
-    forward = repeats * traffic.exposed(sent.gather_forward, passes.forward, overlap, contention)
-    behind = sent.gather_backward + sent.reduce_each
-    backward = passes.micro_batches * traffic.exposed(behind, passes.backward, overlap, contention)
-    last = traffic.exposed(sent.reduce_last, passes.backward, overlap, contention)
-    layers = stage["dense"] + stage["moe"] + stage["mtp"]
-    first_unit = (sent.gather_forward + sent.reduce_last + sent.reduce_each) / np.maximum(layers, 1.0)
-    return forward + backward + last + first_unit, adam[rows]
 
 
 def _state_traffic(problem: Problem, layouts: Layouts, stage: dict[str, Column]) -> tuple[traffic.DataTraffic, Column]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -42,7 +42,7 @@ class Memory:
     @property
     def allocated(self) -> Column:
         """Peak of what the allocator hands out."""
-        return _sum([getattr(self, name) for name in ALLOCATED])
+        return allocated({name: getattr(self, name) for name in ALLOCATED})
 
     @property
     def reserved(self) -> Column:
@@ -55,9 +55,12 @@ class Memory:
         return self.reserved + self.overhead
 
 
-TERMS: tuple[str, ...] = tuple(term.name for term in fields(Memory))
-ALLOCATED: tuple[str, ...] = TERMS[: TERMS.index("fragmentation")]
-TRANSIENT = ("gathered", "recompute_buffer", "buffers")
+RESIDENT: tuple[str, ...] = ("weights", "gradients", "optimizer", "gathered")
+"""Terms that ZeRO divides; they depend on neither micro-batch, recomputation nor virtual stages."""
+WORKING: tuple[str, ...] = ("recompute_buffer", "logits", "buffers", "activations")
+"""Terms that do not depend on ZeRO."""
+ALLOCATED: tuple[str, ...] = (*RESIDENT, *WORKING)
+TRANSIENT = ("recompute_buffer", "buffers")
 FLYING = ("dense", "moe", "depths")
 
 
@@ -66,33 +69,82 @@ def memory(problem: Problem, layouts: Layouts, stages: StageTable) -> Memory:
 
     The peak of a stage is the sum of its states, its activations in flight and the transients that meet when
     the first backward pass starts: recomputed layer, head (last stage) and buffers. A term is a sum of costs
-    that the layout fixes (`_costs`), each times a quantity of the stage (`_quantities`).
+    that the layout fixes, each times a quantity of the stage (`_quantities`).
     """
-    rank = _rank(problem, layouts)
-    costs = _costs(problem, rank)
-    table = _needed(rank, costs, _quantities(problem.model, stages))
-    rows = stages.rows(layouts.pp, rank.dual)
-    worst = _worst(rank, costs, table, rows)
-    stage = _flying(rank, {name: values[rows, worst] for name, values in table.items()})
-    terms = {name: np.zeros(len(layouts)) for name in ALLOCATED}
-    for name, parts in costs.items():
-        for term, cost in parts.items():
-            terms[term] = terms[term] + stage[name] * cost
-    rates = problem.profile.memory
+    _, terms = _worst(problem, layouts, stages)
     return Memory(
         **terms,
-        fragmentation=(rates.reserved_ratio - 1.0) * _sum(terms.values()),
-        overhead=np.full(len(layouts), rates.overhead),
+        fragmentation=fragmentation(problem, allocated(terms)),
+        overhead=outside(problem) + np.zeros(len(layouts)),
     )
 
 
 def neediest(problem: Problem, layouts: Layouts, stages: StageTable) -> dict[str, Column]:
     """The columns of the stage that `memory` speaks of: the one that needs most, the earliest of equals."""
-    rank = _rank(problem, layouts)
-    rows = stages.rows(layouts.pp, rank.dual)
-    costs = _costs(problem, rank)
-    worst = _worst(rank, costs, _needed(rank, costs, _quantities(problem.model, stages)), rows)
+    worst, _ = _worst(problem, layouts, stages)
+    rows = stages.rows(layouts.pp, is_dual(layouts))
     return {name: values[rows, worst] for name, values in stages.columns.items()}
+
+
+def allocated(terms: Mapping[str, Column]) -> Column:
+    """What the allocator hands out of these terms; what ZeRO divides and what it does not are added up apart."""
+    return _sum(terms[name] for name in RESIDENT) + _sum(terms[name] for name in WORKING)
+
+
+def fragmentation(problem: Problem, handed_out: Column) -> Column:
+    """What the allocator reserves beyond what it hands out."""
+    return (problem.profile.memory.reserved_ratio - 1.0) * handed_out
+
+
+def outside(problem: Problem) -> float:
+    """What lies outside of the allocator."""
+    return problem.profile.memory.overhead
+
+
+def _worst(problem: Problem, layouts: Layouts, stages: StageTable) -> tuple[Column, dict[str, Column]]:
+    """Kind of the stage that needs most, the first of equals, and its terms; padding never wins."""
+    kinds = stages.present(layouts.pp, is_dual(layouts))
+    held, at_work = resident(problem, layouts, stages, kinds), working(problem, layouts, layouts, stages, kinds)
+    worst, most = np.zeros(len(layouts), dtype=np.int64), np.full(len(layouts), -np.inf)
+    chosen = {name: np.zeros(len(layouts)) for name in ALLOCATED}
+    for number, terms in zip(kinds, (one | other for one, other in zip(held, at_work, strict=True)), strict=True):
+        need = allocated(terms)
+        more = need > most
+        worst, most = np.where(more, number, worst), np.maximum(need, most)
+        chosen = {name: np.where(more, terms[name], column) for name, column in chosen.items()}
+    return worst, chosen
+
+
+def resident(problem: Problem, layouts: Layouts, stages: StageTable, kinds: Sequence[int]) -> list[dict[str, Column]]:
+    """RESIDENT terms of a stage of each kind [B]; they need the skeleton, zero_stage, dp_shard and DualPipe or not."""
+    costs, table = _resident_costs(problem, layouts), _quantities(problem.model, stages)
+    rows = stages.rows(layouts.pp, is_dual(layouts))
+    return [_terms(RESIDENT, costs, {name: table[name][:, kind].take(rows) for name in costs}) for kind in kinds]
+
+
+def working(
+    problem: Problem, layouts: Layouts, pipeline: Layouts, stages: StageTable, kinds: Sequence[int]
+) -> list[dict[str, Column]]:
+    """WORKING terms of a stage of each kind [B]; they need neither zero_stage nor dp_shard.
+
+    `pipeline` is the same table, or gives vpp and schedule for it along a leading axis; activations alone have that.
+    """
+    rank = _rank(problem, layouts, pipeline)
+    costs, table = _working_costs(problem, rank), _quantities(problem.model, stages)
+    rows = stages.rows(layouts.pp, rank.dual)
+    flying = [name for name in FLYING if f"{name} in flight" in costs]
+    apart = [f"{side} {name}" for name in flying for side in ("own", "mirror")[: 1 + bool(rank.dual.any())]]
+    names = [name for name in ("rank", *apart, *costs) if name in table]
+    stages_of = ({name: table[name][:, kind].take(rows) for name in names} for kind in kinds)
+    return [_terms(WORKING, costs, _flying(rank, stage)) for stage in stages_of]
+
+
+def _terms(names: Sequence[str], costs: Costs, stage: Mapping[str, Column]) -> dict[str, Column]:
+    terms = {name: np.zeros(1) for name in names}
+    for quantity_, parts in costs.items():
+        for term, cost in parts.items():
+            terms[term] = terms[term] + stage[quantity_] * cost
+    return terms
 
 
 def in_flight(layouts: Layouts, rank: Column, micro_batches: Column) -> Column:
@@ -143,7 +195,7 @@ class _Rank:
     share: Mapping[str, Column]
 
 
-def _rank(problem: Problem, layouts: Layouts) -> _Rank:
+def _rank(problem: Problem, layouts: Layouts, pipeline: Layouts) -> _Rank:
     work = problem.workload
     tp, ep, etp, cp = (getattr(layouts, name).astype(np.float64) for name in ("tp", "ep", "etp", "cp"))
     size = layouts.micro_batch.astype(np.float64)
@@ -154,7 +206,7 @@ def _rank(problem: Problem, layouts: Layouts) -> _Rank:
         etp=etp,
         dual=is_dual(layouts),
         tokens=size * work.seq_len / cp,
-        flight=_Flight.of(layouts, np.maximum(work.global_batch / (layouts.dp * size), 1.0)),
+        flight=_Flight.of(pipeline, np.maximum(work.global_batch / (layouts.dp * size), 1.0)),
         share=shares(problem.model, layouts),
     )
 
@@ -169,7 +221,6 @@ def _quantities(model: Model, stages: StageTable) -> dict[str, Column]:
     found |= {"only dense": dense * (1.0 - moe), "only moe": moe * (1.0 - dense), "dense and moe": dense * moe}
     found |= {
         "rank": stages.columns["rank"],
-        "count": stages.columns["count"],
         "any": np.ones_like(dense),
         "ends": held["embedding"] + held["head"],
     }
@@ -177,13 +228,6 @@ def _quantities(model: Model, stages: StageTable) -> dict[str, Column]:
         apart = quantities(model, stage)
         found |= {f"{prefix} {name}": apart[name] for name in FLYING}
     return found
-
-
-def _needed(rank: _Rank, costs: Costs, table: dict[str, Column]) -> dict[str, Column]:
-    """The quantities that a cost is per unit of; a mirror is 0 unless some row is DualPipe's."""
-    flying = [name for name in FLYING if f"{name} in flight" in costs]
-    apart = [f"{side} {name}" for name in flying for side in ("own", "mirror")[: 1 + bool(rank.dual.any())]]
-    return {name: column for name, column in table.items() if name in costs or name in ("rank", "count", *apart)}
 
 
 def _flying(rank: _Rank, stage: dict[str, Column]) -> dict[str, Column]:
@@ -200,49 +244,50 @@ def _flying(rank: _Rank, stage: dict[str, Column]) -> dict[str, Column]:
     return stage | found
 
 
-def _worst(rank: _Rank, costs: Costs, table: dict[str, Column], rows: Column) -> Column:
-    """Kind of the stage that needs most, the first of equals; padding repeats kind 0 and never wins."""
-    needs = {name: _sum(parts.values()) for name, parts in costs.items() if name != "any"}
-    worst, most = np.zeros(len(rows), dtype=np.int64), np.full(len(rows), -np.inf)
-    for number in range(table["rank"].shape[1]):
-        if table["count"][:, number].take(rows).any():
-            stage = _flying(rank, {name: values[:, number].take(rows) for name, values in table.items()})
-            need = _sum(stage[name] * cost for name, cost in needs.items())
-            worst = worst + (need > most) * (number - worst)
-            most = np.maximum(most, need)
-    return worst
-
-
-def _costs(problem: Problem, rank: _Rank) -> Costs:
-    """Bytes per unit of each quantity of a stage, by term."""
-    model, per, shard = problem.model, state_bytes(problem), shards(problem, rank.layouts)
-    each = units(model, rank.tp, rank.ep, rank.etp)
-    kinds = ["dense"] * bool(model.dense_layers) + ["moe"] * bool(model.moe_layers)
+def _resident_costs(problem: Problem, layouts: Layouts) -> Costs:
+    """Bytes of training states per unit of each quantity of a stage, by term."""
+    model, per, shard = problem.model, state_bytes(problem), shards(problem, layouts)
+    tp, ep, etp = (getattr(layouts, name).astype(np.float64) for name in ("tp", "ep", "etp"))
+    each = units(model, tp, ep, etp)
+    kinds = _kinds(model)
     ends = ["depths"] * bool(model.mtp_layers) + ["positions"] * bool(each["positions"].ends.any())
     costs: Costs = {
-        name: dict(zip(ALLOCATED, states(per, shard, each[name]), strict=False))
+        name: dict(zip(RESIDENT, states(per, shard, each[name]), strict=False))
         for name in (*kinds, "matrix", "head", *ends)
     }
-    bucket = problem.profile.memory.bucket_bytes * (rank.layouts.dp * rank.layouts.cp > 1)
+    bucket = problem.profile.memory.bucket_bytes * (layouts.dp * layouts.cp > 1)
     for name, parts in costs.items():
         parts["gradients"] = parts["gradients"] + bucket * (each[name].dense + each[name].expert)
-    costs["head"]["logits"] = _head(problem, rank)
     costs["ends"] = {"gathered": per.used * (shard.weight[0] > 1.0) * each["matrix"].ends}
-    costs["any"] = {"buffers": _buffers(problem, rank)}
+    layers = [_gathered(per, shard, each[kind]) for kind in kinds]
+    costs |= {f"only {kind}": {"gathered": size} for kind, size in zip(kinds, layers, strict=True)}
+    if len(layers) == 2:
+        costs["dense and moe"] = {"gathered": np.maximum(*layers)}
+    return costs
+
+
+def _working_costs(problem: Problem, rank: _Rank) -> Costs:
+    """Bytes of activations and buffers per unit of each quantity of a stage, by term."""
+    model = problem.model
+    costs: Costs = {"head": {"logits": _head(problem, rank)}, "any": {"buffers": _buffers(problem, rank)}}
     if model.mtp_layers:
         costs["depths in flight"] = {"activations": rank.tokens * (MTP_INPUTS * model.hidden) * rank.share["residual"]}
     layers = []
-    for kind in kinds:
+    for kind in _kinds(model):
         kept, recomputed = layer_tables(problem, moe=kind == "moe")
         costs[f"{kind} in flight"] = {"activations": rank.tokens * _per_token(rank, kept)}
         buffers = _moe_buffers(problem, rank) if kind == "moe" else _dense_buffers(problem, rank)
-        layers.append((_gathered(per, shard, each[kind]), rank.tokens * _per_token(rank, recomputed), buffers))
+        layers.append((rank.tokens * _per_token(rank, recomputed), buffers))
         costs[f"only {kind}"] = dict(zip(TRANSIENT, layers[-1], strict=True))
     if len(layers) == 2:
         dense, moe = layers
-        both = (np.maximum(dense[0], moe[0]), np.maximum(dense[1], moe[1]), dense[2] + moe[2])
-        costs["dense and moe"] = dict(zip(TRANSIENT, both, strict=True))
+        costs["dense and moe"] = {"recompute_buffer": np.maximum(dense[0], moe[0]), "buffers": dense[1] + moe[1]}
     return costs
+
+
+def _kinds(model: Model) -> list[str]:
+    """Kinds of layer that the model has."""
+    return ["dense"] * bool(model.dense_layers) + ["moe"] * bool(model.moe_layers)
 
 
 def _per_token(rank: _Rank, table: Column) -> Column:

@@ -112,6 +112,11 @@ class StageTable:
         """Index of each row's split; pp int64, dual boolean or 0/1."""
         return self.lookup[np.asarray(pp, dtype=np.int64), np.asarray(dual, dtype=np.int64)]
 
+    def present(self, pp: Column, dual: Column) -> list[int]:
+        """Kinds of stage that a row has, padding left out."""
+        counts = self.columns["count"][np.unique(self.rows(pp, dual))]
+        return np.flatnonzero(counts.any(axis=0)).tolist()
+
     def first(self) -> StageTable:
         """The first stage of each split alone, which is kind 0."""
         return self.only(0)
