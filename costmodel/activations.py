@@ -109,7 +109,7 @@ def layer_tensors(problem: Problem, *, moe: bool) -> tuple[Tensor, ...]:
         Tensor("norm_in", "residual", 2.0 * norms),
         Tensor("norm_out", "residual", 0.5 * rates.norm_saved * stored * norms),
         Tensor("gathered", "gathered", rates.gathered_input * m.hidden),
-        *(_mla(m, stored) if m.attention == "mla" else _gqa(m)),
+        *(_mla(m, stored) if m.attention == "mla" else _gqa(m, rates)),
         *_attention_out(m, rates, low),
         Tensor("scores", "split", rates.scores_saved * m.heads * problem.workload.seq_len),
         *(_experts(problem, stored, low) if moe else _mlp(m, rates, stored, low, m.ffn_hidden, "mlp")),
@@ -121,9 +121,10 @@ def _drops(choice: RecomputeSet, part: str) -> bool:
     return choice.full or any(part in _DROPPED[module] for module in choice.modules)
 
 
-def _gqa(m: Model) -> Iterator[Tensor]:
+def _gqa(m: Model, rates: MemoryRates) -> Iterator[Tensor]:
+    copies = 1.0 + rates.keys_copied * (m.kv_heads == m.heads)
     yield Tensor("q", "split", 2.0 * m.heads * m.head_dim)
-    yield Tensor("kv", "keys", 4.0 * m.kv_heads * m.head_dim)
+    yield Tensor("kv", "keys", 4.0 * copies * m.kv_heads * m.head_dim)
 
 
 def _mla(m: Model, stored: float) -> Iterator[Tensor]:

@@ -87,6 +87,11 @@ class MemoryRates:
     swiglu_saved: float = quantity(
         "bytes of mlp_saved that hold the activation function's output (2; 0 if recomputed)", "B", (0.0, 16.0)
     )
+    keys_copied: float = quantity(
+        "1 if multi-head attention keeps keys and values twice: in the fused projection's output and apart",
+        "1",
+        (0.0, 1.0),
+    )
     logit_bytes: float = quantity("bytes per logit at the loss (2 fused, 6 fp32 copy, 14 eager)", "B", (0.0, 64.0))
     wgrad_buffer: float = quantity("1 if one weight gradient per weight shape is kept as a buffer", "1", (0.0, 1.0))
     gathered_input: float = quantity(
@@ -107,6 +112,16 @@ class MemoryRates:
     )
     reserved_ratio: float = quantity(
         "memory reserved by the allocator over memory allocated at the peak", "1", (1.0, 4.0)
+    )
+    waiting_tensors: float = quantity(
+        "tensors of tensor-parallel collectives that the allocator holds until the GPU has caught up with the host",
+        "1",
+        (0.0, 1000.0),
+    )
+    host_flops: float = quantity(
+        "FLOPs of a layer, micro-batch and rank, per TP rank, from which the host runs ahead (0: always)",
+        "FLOP",
+        (0.0, 1e18),
     )
     overhead: float = quantity("context, kernels and communicators outside of the allocator", "B", (0.0, 1e12))
     dispatch_buffer: float = quantity("static buffers of the expert dispatch kernels", "B", (0.0, 1e12))

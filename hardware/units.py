@@ -12,6 +12,7 @@ _NUMBER = re.compile(r"\s*([+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(\S
 KINDS = {
     "B": 'an amount of memory, for example "80 GB"',
     "B/s": 'a bandwidth, for example "450 GB/s" or "400 Gb/s"',
+    "FLOP": 'an amount of arithmetic, for example "1 TFLOP"',
     "FLOP/s": 'a rate of arithmetic, for example "989 TFLOP/s"',
     "s": 'a time, for example "3 us"',
     "W": 'a power, for example "700 W"',
@@ -32,6 +33,7 @@ def _unit_table() -> dict[str, tuple[float, str]]:
         table[f"{prefix}B/s"] = (factor, "B/s")
         table[f"{prefix}b/s"] = (factor / 8, "B/s")
     for prefix, factor in _DECIMAL.items():
+        table[f"{prefix}FLOP"] = (factor, "FLOP")
         table[f"{prefix}FLOP/s"] = table[f"{prefix}FLOPS"] = (factor, "FLOP/s")
         table[f"{prefix}bit/s"] = table[f"{prefix}bps"] = (factor / 8, "B/s")
         table[f"{prefix}W"] = (factor, "W")

@@ -17,6 +17,7 @@ from costmodel.memory import memory
 from costmodel.problem import Problem
 from costmodel.profile import Profile
 from costmodel.rates import MemoryRates, TimeRates
+from costmodel.reserved import reserved
 
 Vector = NDArray[np.float64]
 Rates = TypeVar("Rates", TimeRates, MemoryRates)
@@ -80,6 +81,7 @@ MEMORY_KNOBS: Mapping[str, Knob] = {
     "mlp_saved": Knob(4.0, 8.0, 0.15),
     "gathered_input": Knob(0.0, 4.0, 1.0, False),
     "reserved_ratio": Knob(1.0, 1.4, 0.06),
+    "waiting_tensors": Knob(0.0, 120.0, 15.0, False),
 }
 
 
@@ -125,7 +127,8 @@ class Predictor:
     def _bytes(self, problem: Problem, layouts: Layouts, rows: NDArray[np.int64]) -> Vector:
         stages = stages_of(problem, layouts)
         seen = memory(problem, layouts, stages.first() if problem.profile.shipped in FIRST_STAGE else stages)
-        return np.array([of_kind(seen, self.runs[row].memory_kind)[i] for i, row in enumerate(rows.tolist())])
+        held = reserved(problem, layouts, seen)
+        return np.array([of_kind(seen, held, self.runs[row].memory_kind)[i] for i, row in enumerate(rows.tolist())])
 
 
 def fit(runs: Sequence[Run], start: Rates, *, tight: float = 1.0) -> Fit:

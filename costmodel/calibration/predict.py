@@ -14,10 +14,12 @@ from costmodel.layouts import Layouts
 from costmodel.memory import Memory, memory
 from costmodel.problem import Problem
 from costmodel.rates import MemoryRates, TimeRates
+from costmodel.reserved import reserved
 from costmodel.split import StageTable
 
 Rows = NDArray[np.int64]
 Progress = Callable[[int, int], None]
+Vector = NDArray[np.float64]
 SPLIT = {"nanotron": "filled", "nanotron-slow": "filled", "llama3-meta": "best", "deepseek": "best"}
 """Profiles whose framework, or whose published run, does not split layers evenly, and the rule that it follows."""
 FIRST_STAGE = ("nanotron", "nanotron-slow")
@@ -103,12 +105,13 @@ def _predict(runs: Sequence[Run], progress: Progress | None = None) -> list[Pred
         seen = cost.memory
         if batch.problem.profile.shipped in FIRST_STAGE:
             seen = memory(batch.problem, batch.layouts, stages.first())
+        held = reserved(batch.problem, batch.layouts, seen)
         terms = _dominant(cost)
         for place, row in enumerate(batch.rows.tolist()):
             found[row] = Prediction(
                 run=runs[row],
                 step_time=float(cost.step_time[place]),
-                memory=float(of_kind(seen, runs[row].memory_kind)[place]),
+                memory=float(of_kind(seen, held, runs[row].memory_kind)[place]),
                 need=float(cost.memory_total[place]),
                 term=terms[place],
             )
@@ -117,11 +120,11 @@ def _predict(runs: Sequence[Run], progress: Progress | None = None) -> list[Pred
     return [found[row] for row in range(len(runs))]
 
 
-def of_kind(needed: Memory, kind: str) -> NDArray[np.float64]:
-    """Memory as PyTorch's allocator counts it (allocated, reserved) or as nvidia-smi shows it, B."""
+def of_kind(needed: Memory, held: Vector, kind: str) -> Vector:
+    """Memory as PyTorch's allocator counts it (allocated; reserved, which is `held`) or as nvidia-smi shows it, B."""
     if kind == "allocated":
         return needed.allocated
-    return needed.total if kind == "nvidia-smi" else needed.reserved
+    return held + needed.overhead if kind == "nvidia-smi" else held
 
 
 def _dominant(cost: Estimate) -> list[str]:

@@ -1,0 +1,43 @@
+"""What PyTorch's allocator holds at the end of a step: the figure that frameworks log, above what must fit."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from costmodel import flops
+from costmodel.activations import shares
+from costmodel.layouts import Column, Layouts
+from costmodel.memory import Memory
+from costmodel.problem import Problem
+
+PER_PASS = 1.5
+"""Tensors of a layer and micro-batch that wait at a time: outputs of two row-parallel GEMMs less what was reused."""
+WARM_UP = 2.0
+"""A stage with more micro-batches in flight waits for later ones at a step's start, and its host runs ahead then."""
+
+
+def reserved(problem: Problem, layouts: Layouts, need: Memory) -> Column:
+    """Memory that the allocator has taken from the GPU [B], at most what the overhead leaves of the usable memory.
+
+    Beside what must fit it holds buffers of asynchronous tensor-parallel collectives: a freed one is not used again
+    until the GPU has passed it (PyTorch's `record_stream`), and the host runs as far ahead as the launch queue lets it.
+    A request that finds no memory waits for the GPU and returns those buffers, so no layout needs them.
+    """
+    room = problem.cluster.gpu.usable_memory - problem.profile.memory.overhead
+    held: Column = np.minimum(need.reserved + waiting(problem, layouts), max(room, 0.0))
+    return held
+
+
+def waiting(problem: Problem, layouts: Layouts) -> Column:
+    """Buffers of collectives that wait for the GPU [B]: some number of tensors of a micro-batch's whole sequences."""
+    rates, work, model = problem.profile.memory, problem.workload, problem.model
+    pp, tp = layouts.pp.astype(np.float64), layouts.tp.astype(np.float64)
+    size = layouts.micro_batch.astype(np.float64)
+    tokens = size * work.seq_len / layouts.cp.astype(np.float64)
+    micro_batches = np.maximum(work.global_batch / (layouts.dp * size), 1.0)
+    launched = PER_PASS * model.layers / pp * micro_batches
+    per_token = 3.0 * flops.layer(model, work.seq_len, moe=model.layer_is_moe[-1])
+    ahead = (tokens * per_token / tp >= rates.host_flops * tp) | (np.minimum(pp, micro_batches) > WARM_UP)
+    count = np.minimum(rates.waiting_tensors, launched) * ahead * shares(model, layouts)["gathered"]
+    total: Column = count * tokens * (2.0 * model.hidden)
+    return total
