@@ -16,8 +16,6 @@ from hardware.physical import check
 from hardware.reader import Provenance, Table, did_you_mean
 
 R = TypeVar("R", "TimeRates", "MemoryRates", "Interval")
-ByGpu = Mapping[str, tuple[TimeRates, MemoryRates]]
-"""Rates by the name of a GPU or of an architecture."""
 
 DATA = Path(__file__).parent / "profiles"
 FITTED = DATA / "fitted"
@@ -42,6 +40,31 @@ class RecomputeSet:
     name: str
     modules: tuple[str, ...] = ()
     full: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuRates:
+    """The rates on a GPU, or on an architecture's GPUs, and the provenance of those that are not the profile's own."""
+
+    time: TimeRates
+    memory: MemoryRates
+    fitted_on: tuple[str, ...] = ()
+    """GPUs whose runs an architecture's rates were fitted to"""
+    provenance: Mapping[str, Provenance] = field(default_factory=dict)
+
+    def on(self, key: str, gpu: str) -> GpuRates:
+        """These rates, which `key` has, for this GPU: inherited unless they were found on it."""
+        if gpu in (key, *self.fitted_on):
+            return self
+        return replace(self, provenance=_inherited(self.provenance, key))
+
+
+ByGpu = Mapping[str, GpuRates]
+"""Rates by the name of a GPU or of an architecture."""
+
+
+def _inherited(found: Mapping[str, Provenance], whence: str) -> dict[str, Provenance]:
+    return {name: it.inherited(whence) for name, it in found.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,8 +113,11 @@ class Profile:
     def on(self, gpu: Gpu) -> Profile:
         """The profile with the rates of this GPU, of its architecture, or its own, in this order of preference."""
         key = next((name for name in (gpu.name, gpu.architecture) if name in self.by_gpu), "")
-        time, memory = self.by_gpu.get(key, (self.time, self.memory))
-        return replace(self, time=time, memory=memory, rates_of=key, by_gpu={})
+        if not key:
+            return replace(self, by_gpu={})
+        rates = self.by_gpu[key].on(key, gpu.name)
+        found = {**self.provenance, **rates.provenance}
+        return replace(self, time=rates.time, memory=rates.memory, rates_of=key, by_gpu={}, provenance=found)
 
     def recompute_code(self, name: str) -> int:
         """Index of a recompute set; `selective` is the recommended one. Raises InputError with the known names."""
@@ -134,10 +160,10 @@ def load_profile(name: str, *, fitted: bool = True) -> Profile:
 def _with_fitted(profile: Profile, path: Path) -> Profile:
     """The profile with rates by GPU from a file that `meshscout calibrate` wrote."""
     table = Table.load(path)
-    by_gpu = _by_gpu(table, profile.time, profile.memory, {})
+    by_gpu = _by_gpu(table, GpuRates(time=profile.time, memory=profile.memory), {})
     table.text("base", profile.name, choices=(profile.name,))
     table.finish()
-    return replace(profile, by_gpu=by_gpu, provenance={**profile.provenance, **table.sources})
+    return replace(profile, by_gpu=by_gpu)
 
 
 def _read(table: Table, base: Profile | None, name: str) -> Profile:
@@ -159,9 +185,10 @@ def _read(table: Table, base: Profile | None, name: str) -> Profile:
     values["time"] = _rates(table.optional_table("time"), TimeRates, base.time if base else None, table)
     values["memory"] = _rates(table.optional_table("memory"), MemoryRates, base.memory if base else None, table)
     values["interval"] = _rates(table.optional_table("interval"), Interval, base.interval if base else None, table)
-    inherited = _inherited(table, base) if base and table.file.parent != DATA else {}
-    values["by_gpu"] = _by_gpu(table, values["time"], values["memory"], inherited)
-    values["provenance"] = {**(base.provenance if base else {}), **table.sources}
+    said = {name: it for name, it in table.sources.items() if not name.startswith("gpu.")}
+    inherited = _under(table, said, base) if base and table.file.parent != DATA else {}
+    values["by_gpu"] = _by_gpu(table, GpuRates(time=values["time"], memory=values["memory"]), inherited)
+    values["provenance"] = {**(_inherited(base.provenance, f"profile {base.name}") if base else {}), **said}
     profile = Profile(**values)
     for key, known in (("schedules", SCHEDULES), ("fp8_recipe", ("fp8", "fp8_block"))):
         given = getattr(profile, key)
@@ -178,19 +205,22 @@ def _read(table: Table, base: Profile | None, name: str) -> Profile:
     return profile
 
 
-def _by_gpu(table: Table, time: TimeRates, memory: MemoryRates, inherited: ByGpu) -> ByGpu:
+def _by_gpu(table: Table, own: GpuRates, inherited: ByGpu) -> ByGpu:
     """Rates of the GPUs (or architectures) that a file has tables for, over those that a user's base has for them.
 
-    What both leave out is `time` and `memory`. A table of an architecture stands for all of its GPUs.
+    A GPU starts from the file's table of its architecture; what all leave out is the profile's `own`. A table of an
+    architecture stands for all of its GPUs.
     """
-    found = {}
+    found: dict[str, GpuRates] = {}
     if gpus := table.optional_table("gpu"):
-        for gpu in gpus.keys():  # noqa: SIM118 (a Table is no dict)
-            own = gpus.table(gpu)
-            start = inherited.get(gpu) or inherited.get(_architecture(gpu)) or (time, memory)
-            found[gpu] = (
-                _rates(own.optional_table("time"), TimeRates, start[0], own),
-                _rates(own.optional_table("memory"), MemoryRates, start[1], own),
+        for gpu in sorted(gpus.keys(), key=_architecture):
+            of, its = _architecture(gpu), gpus.table(gpu)
+            start = found[of].on(of, gpu) if of in found else inherited.get(gpu) or inherited.get(of) or own
+            found[gpu] = GpuRates(
+                fitted_on=its.texts("fitted_on", ()),
+                time=_rates(its.optional_table("time"), TimeRates, start.time, its),
+                memory=_rates(its.optional_table("memory"), MemoryRates, start.memory, its),
+                provenance={**start.provenance, **its.sources},
             )
     return {gpu: rates for gpu, rates in inherited.items() if _architecture(gpu) not in found} | found
 
@@ -200,12 +230,17 @@ def _architecture(gpu: str) -> str:
     return load_gpu(gpu).architecture if gpu in gpu_names() else ""
 
 
-def _inherited(table: Table, base: Profile) -> ByGpu:
+def _under(table: Table, said: Mapping[str, Provenance], base: Profile) -> ByGpu:
     """The rates by GPU of a user's base, under what the user's file itself says of them."""
     time, memory = table.optional_table("time"), table.optional_table("memory")
     return {
-        gpu: (_rates(time, TimeRates, own[0], table), _rates(memory, MemoryRates, own[1], table))
-        for gpu, own in base.by_gpu.items()
+        gpu: replace(
+            rates,
+            time=_rates(time, TimeRates, rates.time, table),
+            memory=_rates(memory, MemoryRates, rates.memory, table),
+            provenance={**_inherited(rates.provenance, f"profile {base.name}"), **said},
+        )
+        for gpu, rates in base.by_gpu.items()
     }
 
 

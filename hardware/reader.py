@@ -25,6 +25,13 @@ class Provenance(NamedTuple):
     tag: Tag
     source: str
 
+    def inherited(self, whence: str) -> "Provenance":
+        """Of the same number where another thing than `whence` takes it: inherited, but for what is assumed anyway."""
+        if self.tag == "assumed":
+            return self
+        found = whence if self.tag == "inherited" else f"{whence}, {self.tag}"
+        return Provenance("inherited", f"{found}: {self.source}")
+
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
     """The name in `known` closest to `word`, or None if none is close."""

@@ -125,7 +125,7 @@ def _file_figures(table: Table) -> Iterator[Figure]:
     names = table.keys()
     for name in names:
         value = table.raw(name)
-        if name == "summary":
+        if name in ("summary", "fitted_on"):
             continue
         if isinstance(value, dict) and "value" not in value:
             yield from _file_figures(table.table(name))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TypeVar
@@ -227,6 +228,7 @@ class Calibration:
     """What was fitted for one GPU or architecture of a profile."""
 
     key: str
+    gpus: tuple[str, ...]
     runs: int
     sources: tuple[str, ...]
     time: Fit | None
@@ -280,6 +282,7 @@ def _calibration(
     used = (timed if by_time else []) + (sized if by_size else [])
     return Calibration(
         key=key,
+        gpus=tuple(sorted({run.problem.cluster.gpu.name for run in used})),
         runs=len({run.id for run in used}),
         sources=tuple(sorted({run.source for run in used})),
         time=by_time,
@@ -302,6 +305,8 @@ def to_toml(profile: str, found: Sequence[Calibration], file: str) -> str:
     """The text of a profile file: `base` and each fitted rate with what it rests on."""
     lines = [f"# Rates fitted by `meshscout calibrate {file}`. Do not edit: run it again.", f'base = "{profile}"', ""]
     for it in found:
+        if it.key not in it.gpus:
+            lines += [f"[gpu.{it.key}]", f"fitted_on = {json.dumps(it.gpus)}", ""]
         for kind, part in (("time", it.time), ("memory", it.memory)):
             if part is None or not part.moved:
                 continue

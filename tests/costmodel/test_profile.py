@@ -109,3 +109,31 @@ def test_a_users_table_of_a_gpu_stands_over_the_rates_fitted_for_it_and_for_it_a
     mine = load_profile(str(own))
     assert mine.on(other).time.gemm == 0.5
     assert mine.on(gpu).time == shipped.on(gpu).time
+
+
+def test_a_rate_carries_its_tag_to_the_gpu_that_takes_it(tmp_path):
+    """Fitted is what runs on this GPU gave; what stands in for a GPU, an architecture or a profile is inherited."""
+    megatron = load_profile("megatron")
+    h100, h200 = (megatron.on(load_gpu(gpu)).provenance["time.gemm"] for gpu in ("H100-SXM", "H200"))
+    assert (h100.tag, h200.tag) == ("fitted", "inherited")
+    assert " runs of " in h100.source
+    assert h200.source == f"hopper, fitted: {h100.source}"
+    assert megatron.on(load_gpu("H200")).provenance["time.tp_floor"].tag == "assumed"
+    other = load_profile("torchtitan").on(load_gpu("H100-SXM")).provenance
+    assert other["time.gemm"].tag == "fitted"
+    assert other["time.node_dedup"].source.startswith("profile megatron, spec: DeepEP")
+    assert load_profile("torchtitan").on(load_gpu("MI300X")).provenance["time.gemm"].tag == "assumed"
+    own = tmp_path / "mine.toml"
+    own.write_text('base = "megatron"\n[time]\nkernel = { value = "3 us", source = "a trace", tag = "measured" }\n')
+    mine = load_profile(str(own)).on(load_gpu("H100-SXM")).provenance
+    assert mine["time.kernel"] == ("measured", "a trace")
+    assert mine["time.gemm"] == ("inherited", f"profile megatron, fitted: {h100.source}")
+
+
+def test_a_gpus_fit_stands_over_its_architectures():
+    """No run of B200 is in 4-bit: its rate is that of Blackwell, not what the profile assumes of all GPUs."""
+    profile = load_profile("megatron")
+    b200, blackwell = profile.on(load_gpu("B200")), profile.by_gpu["blackwell"]
+    assert b200.time.gemm_fp4 == blackwell.time.gemm_fp4 != profile.time.gemm_fp4
+    assert b200.time.gemm != blackwell.time.gemm
+    assert b200.provenance["time.gemm_fp4"].tag == "fitted"

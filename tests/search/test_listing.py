@@ -54,9 +54,9 @@ def test_a_profile_shows_the_rates_fitted_for_each_gpu(capsys: pytest.CaptureFix
     assert cli.main(["list", "profiles", "megatron", "--json"]) == 0
     [entry] = json.loads(capsys.readouterr().out)
     shown = {figure["label"]: figure for figure in entry["figures"]}
-    for gpu, (time, _) in load_profile("megatron").by_gpu.items():
+    for gpu, rates in load_profile("megatron").by_gpu.items():
         gemm = shown[f"gpu.{gpu}.time.gemm"]
-        assert float(gemm["text"]) == time.gemm
+        assert float(gemm["text"]) == rates.time.gemm
         assert gemm["tag"] == "fitted"
         assert " runs of " in gemm["source"]
 
