@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from costmodel.flops import attended
-from costmodel.layouts import Column, Layouts, shard_groups
+from costmodel.layouts import Column, Layouts, gather, shard_groups
 from costmodel.params import vocab_per_rank
 from costmodel.problem import DTYPE_BYTES, LOW_PRECISIONS, Problem
 from costmodel.tables import bilinear
@@ -229,8 +229,19 @@ grouped GEMMs and shared experts; each further step of a context-parallel ring, 
 merged. The backward pass launches twice as many."""
 
 
+WORK_AXES = ("tp", "cp", "ep", "etp", "micro_batch", "sequence_parallel")
+"""Axes that the work and the collectives of a layer depend on, recomputation apart."""
+
+
 def layer_work(problem: Problem, layouts: Layouts, *, moe: bool) -> Work:
     """Seconds of one transformer layer and micro-batch, without communication."""
+    first, rows = layouts.distinct(WORK_AXES)
+    work, again = _layer_work(problem, layouts.take(first).only(WORK_AXES), moe=moe)
+    return replace(gather(work, rows), recompute=again[layouts.recompute, rows])
+
+
+def _layer_work(problem: Problem, layouts: Layouts, *, moe: bool) -> tuple[Work, Column]:
+    """A layer's work without recomputation, and what each recompute set adds, shape (sets, N)."""
     shape, rates, model = Shape.of(problem, layouts), problem.profile.time, problem.model
     attention = linear(problem, attention_gemms(problem, shape))
     shared = np.zeros_like(shape.tokens)
@@ -257,7 +268,7 @@ def layer_work(problem: Problem, layouts: Layouts, *, moe: bool) -> Work:
         gaps_backward=2.0 * gaps,
         recompute=np.zeros_like(core),
     )
-    return replace(work, recompute=_recompute(problem, layouts, work, feed[0], shared, moe=moe))
+    return work, _recompute(problem, layouts, work, feed[0], shared, moe=moe)
 
 
 def wait_for_host(problem: Problem, layouts: Layouts, work: Work, forward: Column, backward: Column) -> Work:
@@ -274,8 +285,8 @@ def wait_for_host(problem: Problem, layouts: Layouts, work: Work, forward: Colum
 
 
 def _recompute(problem: Problem, layouts: Layouts, work: Work, feed: Column, shared: Column, *, moe: bool) -> Column:
-    """Seconds of forward work repeated in the backward pass, by the row's recompute set; `feed` and `shared` are the
-    forward GEMMs of the MLP or experts, and of the shared experts among them."""
+    """Seconds of forward work repeated in the backward pass by each recompute set, shape (sets, N); `feed` and
+    `shared` are the forward GEMMs of the MLP or experts, and of the shared experts among them."""
     shape, model, bandwidth = Shape.of(problem, layouts), problem.model, _bandwidth(problem)
     t = shape.tokens
     width = model.experts_per_token * model.expert_ffn_hidden if moe else model.ffn_hidden
@@ -296,7 +307,7 @@ def _recompute(problem: Problem, layouts: Layouts, work: Work, feed: Column, sha
         parts = [work.forward_total] if choice.full else [costs[module] for module in choice.modules]
         for part in parts:
             by_set[code] = by_set[code] + part
-    return by_set[layouts.recompute, np.arange(len(t))]
+    return by_set
 
 
 def head_work(problem: Problem, layouts: Layouts) -> Work:

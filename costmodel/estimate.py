@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from functools import reduce
 from operator import add
@@ -10,8 +11,8 @@ from typing import TypeVar
 import numpy as np
 
 from costmodel import compute, flops, params, schedule, traffic
-from costmodel.compute import Work
-from costmodel.layouts import Column, Layouts
+from costmodel.compute import WORK_AXES, Work
+from costmodel.layouts import Column, Layouts, gather
 from costmodel.memory import Memory, memory
 from costmodel.problem import Problem
 from costmodel.quantity import quantity
@@ -44,7 +45,7 @@ class Time:
     @property
     def own(self) -> Column:
         """What a micro-batch's passes and the pipeline take; whatever ZeRO does."""
-        passes = reduce(add, (getattr(self, name) for name in PASSES))
+        passes = _sum(getattr(self, name) for name in PASSES)
         seconds: Column = passes + (self.pipeline_send + self.bubble)
         return seconds
 
@@ -94,8 +95,10 @@ def _take(tree: T, rows: Column) -> T:
 PASSES = tuple(part.name for part in fields(Time)[:8])
 """Terms of the passes of a micro-batch, which a layer has by itself."""
 
-LAYER_AXES = ("tp", "cp", "ep", "etp", "micro_batch", "recompute", "sequence_parallel")
-"""Axes that a layer's time depends on, beside DualPipe or not; it is computed once for each combination."""
+LAYER_AXES = (*WORK_AXES, "recompute", "schedule")
+"""Axes that a layer's time depends on (of the schedule, whether it is DualPipe)."""
+SEND_AXES = (*WORK_AXES, "pp", "dp")
+"""Axes that a hop of the pipeline depends on."""
 STATE_AXES = ("tp", "pp", "cp", "dp", "dp_shard", "ep", "etp", "zero_stage")
 """Axes that a stage's data-parallel traffic and optimizer step depend on, beside the stage itself."""
 
@@ -108,9 +111,6 @@ class _Part:
     """forward, backward, and the weight-gradient part of the backward pass; shape (3, N)"""
     terms: Column
     """PASSES, shape (8, N)"""
-
-    def gather(self, rows: Column) -> _Part:
-        return _Part(self.passes[:, rows], self.terms[:, rows])
 
 
 def estimate(problem: Problem, layouts: Layouts, stages: StageTable | None = None) -> Estimate:
@@ -193,7 +193,7 @@ def passes_of(problem: Problem, layouts: Layouts, stages: StageTable) -> Passes:
     """The passes of one micro-batch, on the slowest stage and summed over the stages."""
     dual = schedule.is_dual(layouts)
     rows = stages.rows(layouts.pp, dual)
-    parts = _parts(problem, layouts)
+    parts = layouts.once(LAYER_AXES, lambda few: _parts(problem, few))
     ranks = (layouts.micro_batch * layouts.dp).astype(np.float64)
     seen = _Stages(len(layouts))
     for number in stages.present(layouts.pp, dual):
@@ -211,18 +211,17 @@ def passes_of(problem: Problem, layouts: Layouts, stages: StageTable) -> Passes:
         backward_total=seen.backward_total,
         wgrad_total=seen.wgrad_total,
         terms=micro_batches * _on_rank(parts, stage, dual, "terms"),
-        send=traffic.pipeline_send(problem, layouts),
+        send=layouts.once(SEND_AXES, lambda few: traffic.pipeline_send(problem, few)),
     )
 
 
 def synchronisation(problem: Problem, layouts: Layouts, stages: StageTable, kind: Column) -> Sync:
     """Data-parallel traffic and the optimizer step of the stage `kind` of each row."""
-    dual = schedule.is_dual(layouts)
-    first, rows = layouts.distinct(STATE_AXES, dual, kind)
+    first, rows = layouts.distinct((*STATE_AXES, "schedule"), kind)
     few = layouts.take(first)
-    at = stages.rows(few.pp, dual[first]), kind[first]
+    at = stages.rows(few.pp, schedule.is_dual(few)), kind[first]
     sent, adam = _state_traffic(problem, few, {name: values[at] for name, values in stages.columns.items()})
-    return Sync(gathers=1.0 * (layouts.zero_stage == 3), traffic=_take(sent, rows), optimizer=adam[rows])
+    return gather(Sync(gathers=1.0 * (few.zero_stage == 3), traffic=sent, optimizer=adam), rows)
 
 
 def spend(problem: Problem, layouts: Layouts, pipeline: Layouts, passes: Passes, sync: Sync) -> Time:
@@ -285,27 +284,37 @@ class _Stages:
 
 
 def _parts(problem: Problem, layouts: Layouts) -> dict[str, _Part]:
-    """Layers and ends by their name in a StageTable, gathered to the rows of `layouts`."""
-    first, rows = layouts.distinct(LAYER_AXES, schedule.is_dual(layouts))
-    few, model = layouts.take(first), problem.model
-    kinds = {"dense": model.dense_layers > 0, "moe": model.is_moe}
-    parts = {}
-    for kind, present in kinds.items():
-        if present:
-            work = compute.layer_work(problem, few, moe=kind == "moe")
-            sent = traffic.layer_traffic(problem, few, work, moe=kind == "moe")
-            work = compute.wait_for_host(problem, few, work, sent.forward, sent.backward)
-            parts[kind] = _part(work, sent)
-    head = compute.head_work(problem, few)
-    parts["head"] = _part(head, traffic.head_traffic(problem, few))
-    embedding = compute.embedding_work(problem, few)
-    parts["embedding"] = _part(embedding, traffic.no_traffic(few))
+    """Layers and ends by their name in a StageTable; needs LAYER_AXES."""
+    model, kinds = problem.model, {"dense": problem.model.dense_layers > 0, "moe": problem.model.is_moe}
+    parts = {kind: _layer(problem, layouts, moe=kind == "moe") for kind, present in kinds.items() if present}
+    parts |= layouts.once(WORK_AXES, lambda few: _ends(problem, few))
     if model.mtp_layers:
-        last, extra = parts["moe" if model.layer_is_moe[-1] else "dense"], parts["head"]
-        own = _part(compute.mtp_projection(problem, few), traffic.no_traffic(few))
-        passes = last.passes + extra.passes + own.passes
-        parts["mtp"] = _Part(passes, last.terms + extra.terms + own.terms)
-    return {name: part.gather(rows) for name, part in parts.items()}
+        last = parts["moe" if model.layer_is_moe[-1] else "dense"]
+        mtp = (last, parts["head"], parts.pop("projection"))
+        parts["mtp"] = _Part(_sum(part.passes for part in mtp), _sum(part.terms for part in mtp))
+    return parts
+
+
+def _ends(problem: Problem, layouts: Layouts) -> dict[str, _Part]:
+    """What a pipeline's first and last stage have beside layers; needs WORK_AXES."""
+    nothing = traffic.no_traffic(layouts)
+    parts = {
+        "head": _part(compute.head_work(problem, layouts), traffic.head_traffic(problem, layouts)),
+        "embedding": _part(compute.embedding_work(problem, layouts), nothing),
+    }
+    if problem.model.mtp_layers:
+        parts["projection"] = _part(compute.mtp_projection(problem, layouts), nothing)
+    return parts
+
+
+def _layer(problem: Problem, layouts: Layouts, *, moe: bool) -> _Part:
+    work = compute.layer_work(problem, layouts, moe=moe)
+    sent = traffic.layer_traffic(problem, layouts, work, moe=moe)
+    return _part(compute.wait_for_host(problem, layouts, work, sent.forward, sent.backward), sent)
+
+
+def _sum(columns: Iterable[Column]) -> Column:
+    return reduce(add, columns)
 
 
 def _part(work: Work, sent: LayerTraffic) -> _Part:

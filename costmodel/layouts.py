@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 Column = NDArray[Any]
+T = TypeVar("T")
+_ABSENT: Any = None
 
 SCHEDULES: tuple[str, ...] = ("1f1b", "interleaved", "zero-bubble", "dualpipe")
 """Pipeline schedules by code; the `schedule` column holds the index."""
@@ -44,6 +46,11 @@ class Layouts:
         return cls(**{axis: np.ascontiguousarray(columns[axis], dtype=np.int64) for axis in AXES})
 
     @classmethod
+    def partial(cls, columns: Mapping[str, Column]) -> Layouts:
+        """A table that lacks some axes, for costs that do not depend on them: one that does fails (they are None)."""
+        return cls(**{axis: np.ascontiguousarray(columns[axis]) if axis in columns else _ABSENT for axis in AXES})
+
+    @classmethod
     def of(cls, **axes: int) -> Layouts:
         """A table with one row; `dp_shard` defaults to dp * cp, every other axis to 1 (codes to 0)."""
         values = {axis: 1 for axis in AXES} | {
@@ -69,9 +76,19 @@ class Layouts:
         _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
         return first, inverse
 
+    def only(self, axes: Sequence[str]) -> Layouts:
+        """The same rows without the other axes."""
+        return Layouts.partial({axis: getattr(self, axis) for axis in axes})
+
+    def once(self, axes: Sequence[str], cost: Callable[[Layouts], T]) -> T:
+        """What `cost` gives for this table, computed once for each combination of the axes that it needs."""
+        first, rows = self.distinct(axes)
+        return gather(cost(self.take(first).only(axes)), rows)
+
     def take(self, rows: Any) -> Layouts:
         """The rows that an index array, a slice or a boolean mask selects."""
-        return Layouts(**{axis: np.ascontiguousarray(getattr(self, axis)[rows]) for axis in AXES})
+        columns = {axis: getattr(self, axis) for axis in AXES}
+        return Layouts.partial({axis: column[rows] for axis, column in columns.items() if column is not None})
 
     def row(self, index: int) -> dict[str, int]:
         """One row as plain integers."""
@@ -79,6 +96,18 @@ class Layouts:
 
     def __len__(self) -> int:
         return len(self.tp)
+
+
+def gather(tree: T, rows: Column) -> T:
+    """A column, or a dataclass, dict or tuple of columns, at these places of its last axis."""
+    if isinstance(tree, np.ndarray):
+        return tree.take(rows, axis=-1)  # type: ignore[return-value]
+    if isinstance(tree, tuple):
+        return tuple(gather(part, rows) for part in tree)  # type: ignore[return-value]
+    if isinstance(tree, dict):
+        return {name: gather(part, rows) for name, part in tree.items()}  # type: ignore[return-value]
+    parts = {part.name: gather(getattr(tree, part.name), rows) for part in fields(tree)}  # type: ignore[arg-type]
+    return type(tree)(**parts)
 
 
 AXES: tuple[str, ...] = tuple(field.name for field in fields(Layouts))

@@ -4,6 +4,7 @@ of the same keys or from a Hugging Face config.json."""
 import os
 from collections.abc import Iterator
 from dataclasses import MISSING, Field, dataclass, fields
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,6 +21,11 @@ _MOE = (
 )  # fmt: skip
 _HIGHEST = 10**9
 _OWN_SOURCE = "a file of the user's"
+
+
+@lru_cache(maxsize=64)
+def _moe_layers(layers: int, dense: int, step: int) -> tuple[bool, ...]:
+    return tuple(layer >= dense and (layer + 1) % step == 0 for layer in range(layers))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,15 +99,12 @@ class Model:
     @property
     def layer_is_moe(self) -> tuple[bool, ...]:
         """For each of the `layers` layers, whether it is a mixture of experts."""
-        return tuple(
-            self.is_moe and i >= self.first_dense_layers and (i + 1) % self.moe_layer_step == 0
-            for i in range(self.layers)
-        )
+        return _moe_layers(self.layers, self.first_dense_layers if self.is_moe else self.layers, self.moe_layer_step)
 
     @property
     def moe_layers(self) -> int:
         """Number of mixture-of-experts layers."""
-        return sum(self.layer_is_moe)
+        return self.layer_is_moe.count(True)
 
     @property
     def dense_layers(self) -> int:

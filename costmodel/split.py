@@ -174,9 +174,9 @@ def _weights(model: Model, seq_len: int) -> tuple[tuple[float, ...], float]:
 
 def _kinds(model: Model, counts: tuple[int, ...], *, dual: bool) -> list[tuple[tuple[float, tuple[float, ...]], float]]:
     """Distinct stages of a split, as ((earliest rank, contents), how many)."""
-    stages, start = [], 0
+    stages, start, sparse = [], 0, model.layer_is_moe
     for rank, count in enumerate(counts):
-        moe = sum(model.layer_is_moe[start : start + count])
+        moe = sum(sparse[start : start + count])
         last = rank == len(counts) - 1
         stages.append((count - moe, moe, model.mtp_layers * last, int(rank == 0), int(last)))
         start += count

@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from costmodel.collectives import collective, members, point_to_point
-from costmodel.compute import Shape, Work
+from costmodel.compute import WORK_AXES, Shape, Work
 from costmodel.layouts import Column, Layouts, shard_groups
 from costmodel.problem import DTYPE_BYTES, Problem
 from costmodel.schedule import is_dual
@@ -118,24 +118,29 @@ def expert_dispatch(problem: Problem, shape: Shape, bytes_per_element: float) ->
 
 def layer_traffic(problem: Problem, layouts: Layouts, work: Work, *, moe: bool) -> LayerTraffic:
     """Exposed communication of one transformer layer and micro-batch."""
-    shape, rates = Shape.of(problem, layouts), problem.profile.time
-    tp_forward, tp_backward = tensor_parallel(problem, layouts, shape, moe=moe)
-    ring = context_parallel(problem, shape)
+    rates = problem.profile.time
+    tp_forward, tp_backward, ring, dispatch = layouts.once(WORK_AXES, lambda few: _layer_sends(problem, few, moe=moe))
     cp_forward = exposed(ring, work.attention_forward, rates.cp_overlap, rates.contention)
     cp_backward = exposed(2.0 * ring, work.attention_backward, rates.cp_overlap, rates.contention)
-    zero = np.zeros_like(ring)
-    ep_forward = ep_backward = zero
-    if moe:
-        overlap = rates.ep_overlap + is_dual(layouts) * (rates.ep_overlap_dualpipe - rates.ep_overlap)
-        there = expert_dispatch(problem, shape, rates.dispatch_bytes)
-        back = expert_dispatch(problem, shape, rates.combine_bytes)
-        ep_forward = exposed(there + back, work.forward_total, overlap, rates.contention)
-        ep_backward = exposed(there + back, work.backward_total, overlap, rates.contention)
+    overlap = rates.ep_overlap + is_dual(layouts) * (rates.ep_overlap_dualpipe - rates.ep_overlap)
+    ep_forward = exposed(dispatch, work.forward_total, overlap, rates.contention)
+    ep_backward = exposed(dispatch, work.backward_total, overlap, rates.contention)
     again = _whole_layer_again(problem, layouts)
     return LayerTraffic(
         tp_forward, tp_backward + again * tp_forward, cp_forward, cp_backward + again * cp_forward,
         ep_forward, ep_backward + again * ep_forward,
     )  # fmt: skip
+
+
+def _layer_sends(problem: Problem, layouts: Layouts, *, moe: bool) -> tuple[Column, Column, Column, Column]:
+    """Seconds of a layer's collectives: TP forward and backward, the ring, and tokens to the experts and back."""
+    shape, rates = Shape.of(problem, layouts), problem.profile.time
+    forward, backward = tensor_parallel(problem, layouts, shape, moe=moe)
+    ring = context_parallel(problem, shape)
+    if not moe:
+        return forward, backward, ring, np.zeros_like(ring)
+    there = expert_dispatch(problem, shape, rates.dispatch_bytes)
+    return forward, backward, ring, there + expert_dispatch(problem, shape, rates.combine_bytes)
 
 
 def _whole_layer_again(problem: Problem, layouts: Layouts) -> Column:

@@ -19,7 +19,7 @@ import numpy as np
 from costmodel.layouts import Column, Layouts
 from costmodel.memory import memory
 from costmodel.problem import Problem
-from search.engine import Expansion, Table
+from search.expansion import Expansion, Table
 from search.rule import Rule
 from search.rules import inner_rules, skeleton_rules
 from search.rules_memory import MEGABYTE, floors, memory_rule

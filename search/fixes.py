@@ -19,7 +19,7 @@ from costmodel.problem import Problem
 from costmodel.states import state_bytes
 from hardware.errors import InputError
 from search.conflict import Candidates, Witness
-from search.engine import Table
+from search.expansion import Table
 from search.rule import Rule, violations
 from search.rules import rules
 from search.space import ALL_RANKS, SearchSpace, load_space, no_world_size

@@ -21,7 +21,8 @@ from costmodel.memory import Memory
 from costmodel.problem import Problem
 from costmodel.profile import Profile
 from hardware.errors import InputError
-from search.engine import CHUNK, SearchResult
+from search.engine import SearchResult
+from search.expansion import CHUNK
 from search.files import whole
 from search.version import VERSION
 

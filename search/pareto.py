@@ -76,3 +76,44 @@ def _running_best(points: Points) -> Column:
     order = np.argsort(-points.mfu, kind="stable")
     headroom = points.headroom[order]
     return np.asarray(order[headroom >= np.maximum.accumulate(headroom)])
+
+
+class Sieve:
+    """Step times and headrooms seen so far, which tell apart what another beats in both from what may be best.
+
+    A layout that another beats strictly in step time and in headroom is not on the frontier, whatever MFU rounds to.
+    """
+
+    BINS = 256
+
+    def __init__(self) -> None:
+        self.seconds = np.empty(0)
+        self.headroom = np.empty(0)
+        self._low, self._per_byte, self._limit = 0.0, 0.0, np.full(self.BINS + 1, np.inf)
+
+    def add(self, seconds: Column, headroom: Column) -> None:
+        """Take in points; those that others beat are dropped."""
+        seconds, headroom = np.concatenate([self.seconds, seconds]), np.concatenate([self.headroom, headroom])
+        order = np.lexsort((seconds, -headroom))
+        seconds, headroom = seconds[order], headroom[order]
+        best = np.minimum.accumulate(np.concatenate([[np.inf], seconds]))[:-1]
+        kept = seconds < best
+        self.seconds, self.headroom = seconds[kept], headroom[kept]
+        self._bin()
+
+    def _bin(self) -> None:
+        """For each bin of headroom the least step time among points that have more headroom than all of it."""
+        low, high = float(self.headroom[-1]), float(self.headroom[0])
+        self._low, self._per_byte = low, self.BINS / (high - low) if high > low else 0.0
+        edges = low + (np.arange(1, self.BINS + 1) + 0.001) * ((high - low) / self.BINS)
+        beyond = np.searchsorted(-self.headroom, -edges, side="left")
+        fastest = np.append(np.inf, self.seconds)[beyond]
+        self._limit = np.append(fastest, np.inf)
+
+    def may_enter(self, seconds: Column, headroom: Column) -> Column:
+        """False only where a point seen has a shorter step and more headroom; shape of `seconds`."""
+        if not self._per_byte:
+            return np.ones(seconds.shape, dtype=bool)
+        place = np.clip((headroom - self._low) * self._per_byte, 0.0, float(self.BINS)).astype(np.int64)
+        limit = self._limit.take(place)
+        return np.asarray(seconds <= limit)

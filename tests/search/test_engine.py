@@ -14,9 +14,11 @@ from hypothesis import strategies as st
 from costmodel.estimate import estimate
 from costmodel.layouts import AXES, Layouts
 from costmodel.problem import Problem
+from costmodel.split import StageTable
 from hardware.errors import InputError
-from search import engine
+from search import engine, expansion
 from search.engine import Account, SearchResult, search
+from search.expansion import Block, Expansion, Stage, Table
 from search.pareto import Points
 from search.rule import violations
 from search.rules import rules
@@ -134,24 +136,26 @@ def test_threads_chunks_and_blocks_change_nothing(monkeypatch: pytest.MonkeyPatc
     one = search(case, space, threads=1, keep_all=True)
     assert one.account.feasible > 100
     assert same(one, search(case, space, threads=3, keep_all=True))
-    monkeypatch.setattr(engine, "CHUNK", 37)
+    monkeypatch.setattr(expansion, "CHUNK", 37)
+    monkeypatch.setattr(engine, "TILE", 50)
     monkeypatch.setattr(engine, "BLOCK", 3)
     assert same(one, search(case, space, threads=2, keep_all=True))
 
 
-def test_no_table_on_the_way_exceeds_a_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_table_on_the_way_exceeds_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = []
 
-    def spy(problem: Problem, layouts: Layouts) -> object:
-        sizes.append(len(layouts))
-        return estimate(problem, layouts)
+    class Spy(Expansion):
+        def _apply(self, stage: Stage, table: Table, rejected: list[int]) -> Table:
+            sizes.append(len(table["tp"]))
+            return super()._apply(stage, table, rejected)
 
-    monkeypatch.setattr(engine, "estimate", spy)
-    monkeypatch.setattr(engine, "CHUNK", 500)
+    monkeypatch.setattr(engine, "Expansion", Spy)
+    monkeypatch.setattr(expansion, "CHUNK", 500)
     case = problem(gpus=8)
     result = search(case, load_space(case), threads=1)
-    assert max(sizes[:-1]) <= 500
-    assert sum(sizes[:-1]) == result.account.scored
+    assert 100 < max(sizes) <= 500
+    assert result.account.scored > 500
 
 
 def test_frontier_comes_with_its_estimate_and_all_layouts_ranked() -> None:
@@ -204,10 +208,10 @@ def test_an_interrupt_ends_the_search_and_its_threads() -> None:
 
 
 def test_a_fault_in_a_worker_reaches_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(problem: Problem, layouts: Layouts) -> object:
+    def broken(problem: Problem, stages: StageTable, block: Block) -> object:
         raise ZeroDivisionError("in a thread")
 
-    monkeypatch.setattr(engine, "estimate", broken)
+    monkeypatch.setattr(engine, "Scorer", broken)
     case = problem(gpus=8)
     with pytest.raises(ZeroDivisionError, match="in a thread"):
         search(case, load_space(case), threads=2)

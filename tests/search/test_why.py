@@ -303,7 +303,7 @@ def test_a_job_that_is_large_enough_needs_no_more_gpus() -> None:
 
 INTERRUPTED = """
 import sys, search.engine, search.skeletons
-module, name = (search.skeletons, "solve") if sys.argv[1] == "solve" else (search.engine, "_run")
+module, name = (search.skeletons, "solve") if sys.argv[1] == "solve" else (search.engine.Work, "run")
 real = getattr(module, name)
 def started(*given):
     print("started", flush=True)

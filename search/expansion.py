@@ -1,0 +1,234 @@
+"""The inner axes: skeletons are crossed with them and the rules applied, as flat tables or as products.
+
+A rule is applied as soon as its last column is there, and every row that it rejects stands for all tuples of the axes
+still to come. No rule links an axis of PASS_AXES to one of STATE_AXES, so what the rules leave of a skeleton is a
+product: its passes and pipelines, its shards, and the recompute sets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from costmodel.layouts import SCHEDULES, Column, Layouts
+from costmodel.problem import Problem
+from search.rule import Rule
+from search.rules import inner_rules
+from search.space import ALL_RANKS, INNER_AXES, SKELETON_AXES, SearchSpace
+
+CHUNK = 65_536
+"""Rows of a flat table at most, and about the elements of the largest column of a product."""
+PIPELINE_AXES = ("vpp", "schedule")
+PASS_AXES = ("sequence_parallel", "schedule", "vpp", "micro_batch")
+STATE_AXES = ("zero_stage", "dp_shard")
+EXPANSION = (*PASS_AXES, *STATE_AXES, "recompute")
+"""Inner axes in the order in which skeletons are crossed with them."""
+assert sorted(EXPANSION) == sorted(INNER_AXES)
+DUALPIPE = SCHEDULES.index("dualpipe")
+
+Table = dict[str, Column]
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """N rows, V pipelines of each and Z shards of each: Z x V x N layouts.
+
+    rows       places of the rows in their block, shape (N,)
+    pipelines  vpp and schedule, shape (V, N)
+    shards     places of the shards in their block, shape (Z, N)
+    """
+
+    rows: Column
+    pipelines: Table
+    shards: Column
+
+    def take(self, rows: Column | slice) -> Product:
+        """Some of the N."""
+        pipelines = {name: column[:, rows] for name, column in self.pipelines.items()}
+        return Product(self.rows[rows], pipelines, self.shards[:, rows])
+
+    def __len__(self) -> int:
+        """Layouts."""
+        return len(self.shards) * self.pipelines["vpp"].size
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """What the rules leave of some skeletons, as the factors of a product for each row.
+
+    rows       the skeleton axes, sequence_parallel, micro_batch, recompute, `dual` (DualPipe or not) and `skeleton`,
+               equal where all skeleton axes are
+    pipelines  vpp and schedule; of a row those from `first` on, `pipelined` of them
+    shards     zero_stage and dp_shard; of a row those from `first_shard` on, `sharded` of them
+    """
+
+    rows: Table
+    first: Column
+    pipelined: Column
+    pipelines: Table
+    first_shard: Column
+    sharded: Column
+    shards: Table
+
+    def products(self) -> Iterator[Product]:
+        """All rows; those that have as many pipelines and as many shards lie in one product, up to a size."""
+        alike = self.pipelined * (int(self.sharded.max()) + 1) + self.sharded
+        for kind in np.unique(alike):
+            rows = np.flatnonzero(alike == kind)
+            v, z = int(self.pipelined[rows[0]]), int(self.sharded[rows[0]])
+            size = max(1, CHUNK // max(v, z))
+            for part in np.array_split(rows, -(-len(rows) // size)):
+                chosen = self.first[part] + np.arange(v)[:, None]
+                pipelines = {name: column[chosen] for name, column in self.pipelines.items()}
+                yield Product(part, pipelines, self.first_shard[part] + np.arange(z)[:, None])
+
+    def layouts(self, product: Product, shard: Column, pipeline: Column, row: Column) -> Layouts:
+        """The layouts at these places of a product."""
+        columns = {name: column[product.rows[row]] for name, column in self.rows.items()}
+        columns |= {name: column[pipeline, row] for name, column in product.pipelines.items()}
+        shards = product.shards[shard, row]
+        return Layouts.from_columns(columns | {name: column[shards] for name, column in self.shards.items()})
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One step of the expansion: an axis, and the rules (with their index) that are complete once it is there."""
+
+    axis: str
+    values: Column
+    rules: tuple[tuple[int, Rule], ...]
+    later: int
+    """tuples of the axes after this one, dp_shard not counted"""
+    before_shard: bool
+
+
+class Expansion:
+    """The inner axes of one search.
+
+    `rules` are applied in the order of the axes; by default those of the inner axes, all of them. Raises ValueError
+    for a rule that links an axis of PASS_AXES to one of STATE_AXES.
+    """
+
+    def __init__(self, problem: Problem, space: SearchSpace, rules: Sequence[Rule] | None = None) -> None:
+        self.problem, self.space = problem, space
+        self.stages = _stages(space, inner_rules(problem, space) if rules is None else rules)
+        self.rules = [rule for stage in self.stages for _, rule in stage.rules]
+        self.tuples = prod(len(space.axes[axis]) for axis in EXPANSION if axis != "dp_shard")
+
+    def weight(self, ranks: Column) -> int:
+        """Tuples of all inner axes over skeletons whose dp * cp is `ranks`."""
+        return self.tuples * int(self.space.shard_choices(ranks).sum())
+
+    def tables(self, skeletons: Mapping[str, Column]) -> Iterator[Table]:
+        """The rows that the rules let through, uncounted, in tables of at most CHUNK rows."""
+        yield from self._expand(dict(skeletons), EXPANSION, [0] * len(self.rules))
+
+    def block(self, skeletons: Mapping[str, Column], rejected: list[int]) -> Block | None:
+        """The same rows as factors, None if there are none; what a rule rejects is added to its place in `rejected`."""
+        table = {**skeletons, "skeleton": np.arange(len(skeletons["tp"]))}
+        passes = _concatenate(self._expand(table, PASS_AXES, rejected))
+        if not passes:
+            return None
+        table["weight"] = np.bincount(passes["skeleton"], minlength=len(table["tp"]))
+        used = {name: column[table["weight"] > 0] for name, column in table.items()}
+        shards = _concatenate(self._expand(used, STATE_AXES, rejected))
+        return _block(passes, shards, self.space.axes["recompute"]) if shards else None
+
+    def _expand(self, table: Table, axes: Sequence[str], rejected: list[int]) -> Iterator[Table]:
+        """Depth first, so that no table on the way has more than CHUNK rows."""
+        rows = len(table["tp"])
+        if not axes or rows == 0:
+            if rows:
+                yield table
+            return
+        stage = self.stages[EXPANSION.index(axes[0])]
+        pieces = -(-rows * len(stage.values) // CHUNK)
+        for piece in np.array_split(np.arange(rows), min(pieces, rows)):
+            part = {name: column[piece[0] : piece[-1] + 1] for name, column in table.items()}
+            yield from self._expand(self._apply(stage, _cross(part, stage), rejected), axes[1:], rejected)
+
+    def _apply(self, stage: Stage, table: Table, rejected: list[int]) -> Table:
+        """Drop and count what the stage's rules reject."""
+        for index, rule in stage.rules:
+            ok = rule.mask(table)
+            if ok.all():
+                continue
+            dropped = ~ok
+            count = table["weight"][dropped] if "weight" in table else np.ones(np.count_nonzero(dropped), np.int64)
+            if stage.before_shard:
+                count = count * self.space.shard_choices((table["dp"] * table["cp"])[dropped])
+            rejected[index] += int(count.sum()) * stage.later
+            table = {name: column[ok] for name, column in table.items()}
+        return table
+
+
+def _stages(space: SearchSpace, rules: Sequence[Rule]) -> list[Stage]:
+    stages: list[Stage] = []
+    index = 0
+    for number, axis in enumerate(EXPANSION):
+        later = EXPANSION[number + 1 :]
+        ready = [rule for rule in rules if axis in rule.columns and not set(later) & set(rule.columns)]
+        for rule in ready:
+            if axis not in PASS_AXES and not set(rule.columns) <= {*SKELETON_AXES, *STATE_AXES}:
+                raise ValueError(f"rule {rule.name} links {', '.join(rule.columns)}: no product of the axes")
+        size = prod(len(space.axes[name]) for name in later if name != "dp_shard")
+        values = np.array(space.axes[axis], dtype=np.int64)
+        stages.append(Stage(axis, values, tuple(enumerate(ready, index)), size, "dp_shard" in later))
+        index += len(ready)
+    return stages
+
+
+def _cross(table: Table, stage: Stage) -> Table:
+    """Every row with every value of an axis. dp_shard: ALL_RANKS becomes dp * cp, and no value stands there twice."""
+    rows, size = len(table["tp"]), len(stage.values)
+    crossed = {name: np.repeat(column, size) for name, column in table.items()}
+    crossed[stage.axis] = np.tile(stage.values, rows)
+    if stage.axis != "dp_shard" or ALL_RANKS not in stage.values:
+        return crossed
+    ranks, group = crossed["dp"] * crossed["cp"], crossed["dp_shard"]
+    whole, same = group == ALL_RANKS, group == ranks
+    crossed["dp_shard"] = np.where(whole, ranks, group)
+    return {name: column[~same] for name, column in crossed.items()}
+
+
+def _concatenate(tables: Iterator[Table]) -> Table:
+    """One table after the other; empty if there are none."""
+    parts = list(tables)
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]} if parts else {}
+
+
+def _block(passes: Table, shards: Table, recompute: Sequence[int]) -> Block | None:
+    """Passes that differ in vpp and schedule alone become one row for each recompute set."""
+    passes = passes | {"dual": (passes["schedule"] == DUALPIPE).astype(np.int64)}
+    key = passes["skeleton"]
+    for name in ("sequence_parallel", "dual", "micro_batch"):
+        key = key * (int(passes[name].max()) + 1) + passes[name]
+    order = np.argsort(key, kind="stable")
+    passes = {name: column[order] for name, column in passes.items()}
+    first, pipelined = _runs(key[order])
+    start, held = _runs(shards["skeleton"])
+    place = np.full(int(passes["skeleton"].max()) + 1, -1)
+    place[shards["skeleton"][start]] = np.arange(len(start))
+    owner = place[passes["skeleton"][first]]
+    runs = np.repeat(np.flatnonzero(owner >= 0), len(recompute))
+    if not len(runs):
+        return None
+    rows = {name: column[first[runs]] for name, column in passes.items() if name not in PIPELINE_AXES}
+    return Block(
+        rows=rows | {"recompute": np.tile(np.array(recompute, dtype=np.int64), len(runs) // len(recompute))},
+        first=first[runs],
+        pipelined=pipelined[runs],
+        pipelines={name: passes[name] for name in PIPELINE_AXES},
+        first_shard=start[owner[runs]],
+        sharded=held[owner[runs]],
+        shards={name: shards[name] for name in STATE_AXES},
+    )
+
+
+def _runs(key: Column) -> tuple[Column, Column]:
+    """Where each run of equal values starts, and how long it is."""
+    start = np.flatnonzero(np.concatenate([[True], key[1:] != key[:-1]]))
+    return start, np.diff(np.append(start, len(key)))

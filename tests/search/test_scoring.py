@@ -1,0 +1,79 @@
+"""Scoring by factors against the plain estimate."""
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+
+from costmodel.estimate import estimate
+from costmodel.layouts import Layouts
+from costmodel.problem import Problem
+from hardware.errors import InputError
+from search.expansion import Block, Expansion
+from search.rule import Rule
+from search.rules import skeleton_rules
+from search.scoring import Scorer
+from search.skeletons import enumerate_skeletons
+from search.space import load_space
+from tests.strategies import problem, problems
+
+
+def block_of(case: Problem, limits: dict[str, list[int]] | None = None, most: int = 40) -> Block | None:
+    """What the rules leave of the first skeletons of a problem's space."""
+    space = load_space(case, limits=limits)
+    skeletons = enumerate_skeletons(case, space, skeleton_rules(case, space)).table
+    expansion = Expansion(case, space)
+    return expansion.block({axis: column[:most] for axis, column in skeletons.items()}, [0] * len(expansion.rules))
+
+
+def check(case: Problem, block: Block) -> int:
+    """Every layout's step time and headroom equal those of the plain path, bit for bit; how many there are."""
+    scorer = Scorer(case, case.split(np.unique(block.rows["pp"]).tolist()), block)
+    seen = 0
+    for product in block.products():
+        costs = scorer.costs(product)
+        seconds, headroom = costs.step_time(case), costs.headroom(case)
+        plain = estimate(case, block.layouts(product, *(place.ravel() for place in np.indices(seconds.shape))))
+        assert seconds.ravel().tolist() == plain.step_time.tolist()
+        assert headroom.ravel().tolist() == plain.memory_headroom.tolist()
+        seen += len(product)
+    return seen
+
+
+@given(problems())
+@settings(max_examples=40, deadline=None)
+def test_equals_the_plain_estimate_bit_for_bit(case: Problem) -> None:
+    try:
+        block = block_of(case)
+    except InputError:
+        assume(False)
+    assume(block is not None)
+    assert block is not None
+    assert check(case, block) > 0
+
+
+@pytest.mark.parametrize(
+    ("model", "machine", "gpus", "profile", "precision"),
+    [
+        ("llama-3.1-405b", "dgx-h100", 1024, "megatron", "bf16"),
+        ("deepseek-v3", "hgx-h800", 256, "deepseek", "fp8"),
+        ("mixtral-8x7b", "dgx-h100", 64, "torchtitan", "bf16"),
+    ],
+)
+def test_equals_it_for_large_models(model: str, machine: str, gpus: int, profile: str, precision: str) -> None:
+    case = problem(model, machine, gpus, profile, precision=precision)
+    block = block_of(case, {"micro_batch": [1, 2]}, most=8)
+    assert block is not None
+    assert check(case, block) > 100
+
+
+def test_a_cost_sees_only_the_axes_that_it_declares() -> None:
+    table = Layouts.of(tp=2, micro_batch=4)
+    with pytest.raises(TypeError):
+        table.once(("tp",), lambda few: few.tp * few.micro_batch)
+
+
+def test_a_rule_that_links_the_factors_is_refused() -> None:
+    case = problem(gpus=8)
+    rule = Rule("both", ("micro_batch", "zero_stage"), lambda micro_batch, zero_stage: micro_batch > zero_stage, str)
+    with pytest.raises(ValueError, match="both links micro_batch, zero_stage"):
+        Expansion(case, load_space(case), [rule])
