@@ -255,7 +255,8 @@ def _resident_costs(problem: Problem, layouts: Layouts) -> Costs:
         name: dict(zip(RESIDENT, states(per, shard, each[name]), strict=False))
         for name in (*kinds, "matrix", "head", *ends)
     }
-    bucket = problem.profile.memory.bucket_bytes * (layouts.dp * layouts.cp > 1)
+    wide = problem.workload.grad_dtype == "fp32"
+    bucket = problem.profile.memory.bucket_bytes * wide * (layouts.dp * layouts.cp > 1)
     for name, parts in costs.items():
         parts["gradients"] = parts["gradients"] + bucket * (each[name].dense + each[name].expert)
     costs["ends"] = {"gathered": per.used * (shard.weight[0] > 1.0) * each["matrix"].ends}

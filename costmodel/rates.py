@@ -77,7 +77,7 @@ class MemoryRates:
         "bytes per parameter of 16-bit weights kept beside the fp32 master (0 if cast)", "B", (0.0, 4.0)
     )
     bucket_bytes: float = quantity(
-        "bytes per parameter of gradient buckets beside the gradients, where DP > 1", "B", (0.0, 8.0)
+        "bytes per parameter of 16-bit gradients beside fp32 ones, where DP > 1", "B", (0.0, 8.0)
     )
     scores_saved: float = quantity("bytes kept per attention score (0 fused, 5 unfused with dropout)", "B", (0.0, 16.0))
     mlp_saved: float = quantity("bytes kept per element of the MLP width, gated (6 fused, 8 eager)", "B", (2.0, 32.0))

@@ -17,14 +17,15 @@ WARM_UP = 2.0
 
 
 def reserved(problem: Problem, layouts: Layouts, need: Memory) -> Column:
-    """Memory that the allocator has taken from the GPU [B], at most what the overhead leaves of the usable memory.
+    """Memory that the allocator has taken from the GPU [B].
 
-    Beside what must fit it holds buffers of asynchronous tensor-parallel collectives: a freed one is not used again
-    until the GPU has passed it (PyTorch's `record_stream`), and the host runs as far ahead as the launch queue lets it.
-    A request that finds no memory waits for the GPU and returns those buffers, so no layout needs them.
+    Beside what must fit it holds, as far as the overhead leaves room, buffers of asynchronous tensor-parallel
+    collectives: a freed one is not used again until the GPU has passed it (PyTorch's `record_stream`), and the host
+    runs as far ahead as the launch queue lets it. A request that finds no memory waits for the GPU and returns them, so
+    no layout needs them.
     """
     room = problem.cluster.gpu.usable_memory - problem.profile.memory.overhead
-    held: Column = np.minimum(need.reserved + waiting(problem, layouts), max(room, 0.0))
+    held: Column = np.maximum(np.minimum(need.reserved + waiting(problem, layouts), room), need.reserved)
     return held
 
 

@@ -69,6 +69,19 @@ def _fill(prefix: Sequence[float], tail: float, stages: int, bound: float, reser
     return tuple(counts) if end == 0 else None
 
 
+def even_layers(layers: int, stages: int) -> tuple[int, ...]:
+    """The same layers for every stage; where they divide with two more, embedding and head take a layer's place each.
+
+    Megatron-LM's account_for_embedding_in_pipeline_split and ..._loss_..., Megatron-DeepSpeed's partition by
+    "transformer|embed". Empty where neither divides.
+    """
+    each, left = divmod(layers, stages)
+    if left and stages > 1 and (layers + 2) % stages == 0:
+        each = (layers + 2) // stages
+        return (each - 1, *(each,) * (stages - 2), each - 1)
+    return () if left else (each,) * stages
+
+
 def fill_layers(model: Model, stages: int) -> tuple[int, ...]:
     """Layers per stage as nanotron places them: stage after stage, each until the cost so far reaches its share.
 
@@ -134,16 +147,16 @@ class StageTable:
 def split_table(model: Model, seq_len: int, stages: Iterable[int], *, rule: str = "best") -> StageTable:
     """The closed-form split for every number of stages in use (each at most the layers).
 
-    `rule` is "best" (the slowest stage as fast as can be), "even" (the same layers for every stage where they divide,
-    as frameworks do that are not told otherwise) or "filled" (stage after stage up to its share, as nanotron does).
+    `rule` is "best" (the slowest stage as fast as can be), "even" (`even_layers`, as frameworks do that are not told
+    otherwise) or "filled" (stage after stage up to its share, as nanotron does).
     """
     weights, tail = _weights(model, seq_len)
     layers = {}
     for pp in sorted(set(stages)):
         if rule == "filled":
             layers[pp] = fill_layers(model, pp)
-        elif rule == "even" and model.layers % pp == 0:
-            layers[pp] = (model.layers // pp,) * pp
+        elif rule == "even" and (equal := even_layers(model.layers, pp)):
+            layers[pp] = equal
         else:
             layers[pp] = split_layers(weights, tail, pp)
     kinds = {(pp, dual): _kinds(model, counts, dual=dual) for pp, counts in layers.items() for dual in (False, True)}

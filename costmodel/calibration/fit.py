@@ -83,6 +83,7 @@ MEMORY_KNOBS: Mapping[str, Knob] = {
     "gathered_input": Knob(0.0, 4.0, 1.0, False),
     "reserved_ratio": Knob(1.0, 1.4, 0.06),
     "waiting_tensors": Knob(0.0, 120.0, 15.0, False),
+    "overhead": Knob(0.5 * 2.0**30, 16.0 * 2.0**30, 0.7),
 }
 
 

@@ -129,7 +129,7 @@ def run_of(row: Mapping[str, str], profile: Profile | None = None) -> Run:
         seq_len=_int(row, "seq"),
         global_batch=_int(row, "gbs"),
         precision=precision,
-        grad_dtype=profile.grad_dtype,
+        grad_dtype="fp16" if precision == "fp16" else profile.grad_dtype,
         moments_dtype=profile.moments_dtype,
         routed_nodes=model.routed_nodes,
         optimizer_offload=1.0 if re.search(r"CPU Adam\w* offload", row.get("overlap_flags", "")) else 0.0,

@@ -39,6 +39,12 @@ def test_a_row_is_the_job_that_ran():
     assert run.step_time == 10
 
 
+def test_fp16_runs_have_fp16_gradients():
+    """Megatron-LM accumulates in fp32 only for bf16; DeepSpeed's FP16Optimizer keeps an fp32 copy in the optimizer."""
+    assert run_of(ROW | {"precision": "fp16"}).problem.workload.grad_dtype == "fp16"
+    assert run_of(ROW).problem.workload.grad_dtype == "fp32"
+
+
 def test_a_row_of_no_stated_trust_counts():
     assert run_of(ROW | {"trust": ""}).trust == "ok"
 

@@ -275,6 +275,15 @@ def test_gradient_and_moment_types_are_inputs():
     assert half / full == pytest.approx((4 + 16 / 8) / (6 + 12 / 8))
 
 
+def test_sixteen_bit_gradients_lie_beside_fp32_ones_and_fp16_training_has_those_alone():
+    """Megatron-DeepSpeed: BF16Optimizer accumulates in fp32 beside bf16 gradients, FP16Optimizer in fp16."""
+    over_weights = []
+    for job, degrees in (({}, {"dp": 8}), ({}, {"tp": 8}), ({"precision": "fp16", "grad_dtype": "fp16"}, {"dp": 8})):
+        need = one(problem(LLAMA_70B, gpus=8, framework="megatron-2021", **job), **degrees)
+        over_weights.append(need.gradients[0] / need.weights[0])
+    assert over_weights == [3.0, 2.0, 1.0]
+
+
 def test_total_is_every_term_and_every_term_is_described():
     need = one(problem(), dp=8)
     assert need.total[0] == pytest.approx(sum(float(getattr(need, term.name)[0]) for term in fields(Memory)))

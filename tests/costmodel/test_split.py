@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodel.model import load_model
-from costmodel.split import OWN, fill_layers, split_layers, split_table
+from costmodel.split import OWN, even_layers, fill_layers, split_layers, split_table
 from tests.strategies import models
 
 weights = st.lists(st.sampled_from((0.05, 0.4, 0.9, 1.0, 1.0, 1.7)), min_size=1, max_size=9)
@@ -46,6 +46,15 @@ def test_a_heavy_head_lightens_the_last_stage():
     counts = split_table(load_model("deepseek-v3"), 4096, [16]).layers[16]
     assert sum(counts) == 61
     assert counts[-1] < counts[-2]
+
+
+@pytest.mark.parametrize(
+    ("layers", "stages", "counts"),
+    [(96, 4, (24,) * 4), (70, 12, (5, *(6,) * 10, 5)), (94, 8, (11, *(12,) * 6, 11)), (71, 12, ()), (70, 1, (70,))],
+)
+def test_ends_take_a_layers_place_where_that_makes_stages_even(layers, stages, counts):
+    """BLOOM's 70 layers on 12 stages and Qwen3-235B's 94 on 8, as they were launched."""
+    assert even_layers(layers, stages) == counts
 
 
 @pytest.mark.parametrize(("stages", "first"), [(2, 18), (4, 9), (8, 5), (16, 3), (32, 2)])
