@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from costmodel.held import key_share
 from costmodel.layouts import Column, Layouts
 from costmodel.model import Model
-from costmodel.params import key_share
 from costmodel.problem import Problem
 from costmodel.profile import RecomputeSet
 from costmodel.rates import MemoryRates

@@ -14,8 +14,8 @@ from typing import NamedTuple
 import numpy as np
 
 from costmodel.flops import attended
+from costmodel.held import vocab_per_rank
 from costmodel.layouts import Column, Layouts, gather, shard_groups
-from costmodel.params import vocab_per_rank
 from costmodel.problem import DTYPE_BYTES, LOW_PRECISIONS, Problem
 from costmodel.tables import bilinear
 from hardware.gpu import GemmTable

@@ -12,6 +12,7 @@ import numpy as np
 
 from costmodel import compute, flops, params, schedule, traffic
 from costmodel.compute import WORK_AXES, Work
+from costmodel.held import stage_parameters
 from costmodel.layouts import Column, Layouts, gather
 from costmodel.memory import Memory, memory
 from costmodel.problem import Problem
@@ -346,6 +347,6 @@ def _state_traffic(problem: Problem, layouts: Layouts, stage: dict[str, Column])
     """Data-parallel traffic and optimizer seconds of a rank that holds these layers and ends."""
     tp, ep, etp = (getattr(layouts, axis).astype(np.float64) for axis in ("tp", "ep", "etp"))
     held = {name: stage[name] + stage[f"mirror_{name}"] for name in OWN}
-    parameters = params.stage_parameters(problem.model, held, tp, ep, etp)
+    parameters = stage_parameters(problem.model, held, tp, ep, etp)
     sent = traffic.data_parallel(problem, layouts, parameters.dense, parameters.expert)
     return sent, compute.optimizer_seconds(problem, layouts, parameters.dense, parameters.expert)

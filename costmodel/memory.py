@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from costmodel.activations import layer_tables, per_token, shares
+from costmodel.held import StageParameters, quantities, units, vocab_per_rank
 from costmodel.layouts import SCHEDULES, Column, Layouts
 from costmodel.model import Model
-from costmodel.params import StageParameters, counts, quantities, units, vocab_per_rank
+from costmodel.params import counts
 from costmodel.problem import Problem
 from costmodel.quantity import quantity
 from costmodel.schedule import is_dual

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from costmodel.activations import STORED_BYTES
+from costmodel.held import StageParameters
 from costmodel.layouts import Column, Layouts, shard_groups
-from costmodel.params import StageParameters
 from costmodel.problem import DTYPE_BYTES, Problem
 from costmodel.profile import Profile
 from costmodel.schedule import is_dual

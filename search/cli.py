@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from hardware.errors import InfeasibleError, InputError
 from search.files import output_path, whole, write_text
+from search.help import COMMANDS, help_text
 from search.options import (
     Parser,
     add_calibrate,
@@ -63,7 +64,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(argv: Sequence[str] | None, stop: Signals) -> int:
     try:
-        arguments = _parser().parse_args(argv)
+        words = sys.argv[1:] if argv is None else argv
+        arguments = _parser(words[0] if words else None).parse_args(words)
         stop.load(*MODULES.get(arguments.run.__name__, ()))
         code: int = arguments.run(arguments)
         sys.stdout.flush()
@@ -83,24 +85,28 @@ def _fail(message: str, code: int) -> int:
     return code
 
 
-def _parser() -> Parser:
-    parser = Parser(
-        prog="meshscout",
-        description="Score every parallel training layout of a transformer on a GPU cluster.",
-        epilog="Exit codes: 0 done, 1 a fault of ours, 2 invalid input, 3 no feasible layout.",
-    )
+class _Main(Parser):
+    def format_help(self) -> str:
+        return help_text()
+
+
+def _parser(only: str | None = None) -> Parser:
+    """The parser of all commands, or of one if `only` is one."""
+    parser = _Main(prog="meshscout")
     parser.add_argument("--version", action="version", version=f"meshscout {VERSION}")
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for name, add, run, text in (
-        ("search", add_search, _search, "score every layout; print and write the Pareto frontier"),
-        ("explain", add_explain, _explain, "one layout in six steps, each figure with its formula"),
-        ("why", add_why, _why, "which rules leave a request without a layout, and what to change"),
-        ("plan", add_plan, _plan, "a layout by rule of thumb, each step with its reason, beside the search's best"),
-        ("validate", add_validate, _validate, "measured runs against predictions"),
-        ("calibrate", add_calibrate, _calibrate, "fit a profile's rates to measured runs"),
-        ("list", add_list, _list, "what is shipped, with sources"),
+    commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)
+    for name, add, run in (
+        ("search", add_search, _search),
+        ("explain", add_explain, _explain),
+        ("why", add_why, _why),
+        ("plan", add_plan, _plan),
+        ("validate", add_validate, _validate),
+        ("calibrate", add_calibrate, _calibrate),
+        ("list", add_list, _list),
     ):
-        command = commands.add_parser(name, help=text)
+        if only in COMMANDS and only != name:
+            continue
+        command = commands.add_parser(name)
         add(command)
         show_examples(command, name)
         command.set_defaults(run=run)
@@ -253,7 +259,7 @@ def _check_explain(arguments: Namespace) -> None:
         if missing:
             raise InputError(f"explain: the following arguments are required: {', '.join(missing)}")
         return
-    usual = vars(_parser().parse_args(["explain"]))
+    usual = vars(_parser("explain").parse_args(["explain"]))
     given = [name for name, value in vars(arguments).items() if value != usual[name]]
     more = [name.replace("_", "-") for name in given if name not in ("model", "rank", "json")]
     if arguments.model is None or more:

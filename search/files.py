@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import stat
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -52,7 +51,7 @@ def whole(*paths: str | os.PathLike[str]) -> Iterator[list[BinaryIO]]:
             targets = [_target(path) for path in paths]
             files: list[BinaryIO] = []
             for target, found in targets:
-                parts.append(target.with_name(f".meshscout-{secrets.token_hex(8)}.part"))
+                parts.append(target.with_name(f".meshscout-{os.urandom(8).hex()}.part"))
                 files.append(opened.enter_context(open(parts[-1], "xb")))
                 if found:
                     with suppress(OSError):  # there are file systems without modes

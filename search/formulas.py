@@ -6,10 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from costmodel import params
+from costmodel.held import StageParameters, stage_parameters
 from costmodel.layouts import SCHEDULES, Layouts, shard_groups
 from costmodel.memory import neediest
-from costmodel.params import StageParameters
 from costmodel.problem import Problem
 from costmodel.split import OWN
 from costmodel.states import gradient_stage, state_bytes
@@ -37,7 +36,7 @@ class Stage:
         found = neediest(problem, layout, problem.split([int(layout.pp[0])]))
         tp, ep, etp = (getattr(layout, axis).astype(np.float64) for axis in ("tp", "ep", "etp"))
         both = {name: found[name] + found[f"mirror_{name}"] for name in OWN}
-        held = params.stage_parameters(problem.model, both, tp, ep, etp)
+        held = stage_parameters(problem.model, both, tp, ep, etp)
         stage, pp = {name: int(column[0]) for name, column in found.items()}, int(layout.pp[0])
         return cls(_name(stage, pp), _parts(stage), held)
 

@@ -106,13 +106,20 @@ def test_help_loads_nothing_heavy(argv: list[str]) -> None:
     assert not loaded_by(*argv) & set(HEAVY)
 
 
-@pytest.mark.parametrize("kind", ["clusters", "gpus", "profiles", "spaces"])
+@pytest.mark.parametrize("kind", ["clusters", "gpus", "models", "profiles", "spaces"])
 def test_list_loads_nothing_heavy(kind: str) -> None:
     assert not loaded_by("list", kind) & set(HEAVY)
 
 
-def test_list_models_loads_numpy_at_most() -> None:
-    assert loaded_by("list", "models") & set(HEAVY) <= {"numpy"}
+@pytest.mark.parametrize("option", ["--help", "-h", "--version"])
+def test_the_help_and_the_version_need_no_parser(option: str) -> None:
+    program = f"import sys; sys.argv[1:] = [{option!r}]; from search.__main__ import run; code = run(); "
+    told = "print(code, *sorted({'argparse', 'dataclasses', 'json', 'pathlib', 're'} & set(sys.modules)))"
+    run = subprocess.run(
+        [sys.executable, "-S", "-c", program + told], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert run.stdout.splitlines()[-1] == "0"
+    assert run.stdout.startswith("meshscout " if option == "--version" else "usage: meshscout ")
 
 
 def test_the_load_guard_can_fail() -> None:

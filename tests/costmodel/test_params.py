@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from costmodel.held import stage_parameters
 from costmodel.model import Model, load_model, model_names
-from costmodel.params import active, counts, layer, mtp, stage_parameters, total
+from costmodel.params import active, counts, layer, mtp, total
 
 # total, active (with the input embedding)
 LITERALS = {
