@@ -168,12 +168,16 @@ class Passes:
     """kind of the slowest stage"""
     layers: Column
     """layers on it"""
-    forward: Column
-    backward: Column
-    total: Column
-    """forward and backward, sum over the stages"""
-    backward_total: Column
-    wgrad_total: Column
+    own: Column
+    """on it: forward, backward, and the weight-gradient part of the backward pass; shape (3, N), as the next"""
+    last: Column
+    """on the last stage"""
+    whole: Column
+    """sum over the stages"""
+    behind: Column
+    """sum over the stages behind the slowest, as schedule.Path takes them"""
+    later: Column
+    """how many these are"""
     terms: Column
     """PASSES of all micro-batches on the slowest stage, shape (8, N)"""
     send: Column
@@ -199,18 +203,19 @@ def passes_of(problem: Problem, layouts: Layouts, stages: StageTable) -> Passes:
     seen = _Stages(len(layouts))
     for number in stages.present(layouts.pp, dual):
         kind = stages.kind(number, rows)
-        seen.add(number, _on_rank(parts, kind, dual, "passes"), kind["count"])
+        seen.add(number, _on_rank(parts, kind, dual, "passes"), kind)
     stage = {name: values[rows, seen.slowest] for name, values in stages.columns.items()}
+    head = (stage["later"] > 0) * (1.0 - dual)
     micro_batches = float(problem.workload.global_batch) / ranks
     return Passes(
         micro_batches=micro_batches,
         slowest=seen.slowest,
         layers=stage["dense"] + stage["moe"] + stage["mtp"],
-        forward=seen.forward,
-        backward=seen.backward,
-        total=seen.total,
-        backward_total=seen.backward_total,
-        wgrad_total=seen.wgrad_total,
+        own=seen.own,
+        last=seen.last,
+        whole=seen.whole,
+        behind=_behind(parts, stage, head, head * problem.model.mtp_layers),
+        later=stage["later"],
         terms=micro_batches * _on_rank(parts, stage, dual, "terms"),
         send=layouts.once(SEND_AXES, lambda few: traffic.pipeline_send(problem, few)),
     )
@@ -230,8 +235,10 @@ def spend(problem: Problem, layouts: Layouts, pipeline: Layouts, passes: Passes,
 
     `pipeline` is the same table, or gives vpp and schedule for it along a leading axis; `sync` may have another.
     """
-    busy = passes.forward + passes.backward
-    waits = schedule.bubble(pipeline, passes.total, busy, passes.backward_total, passes.wgrad_total)
+    path = schedule.Path(
+        passes.micro_batches, layouts.pp, pipeline.vpp, passes.own, passes.whole, passes.behind, passes.later
+    )
+    waits = path.longest(pipeline.schedule, passes.last)
     visible = 1.0 - problem.profile.time.pp_overlap
     vpp, pp = pipeline.vpp.astype(np.float64), layouts.pp.astype(np.float64)
     sends = 2.0 * passes.send * (visible * vpp * passes.micro_batches + (pp - 1.0))
@@ -252,36 +259,42 @@ def data_parallel(problem: Problem, passes: Passes, sync: Sync) -> Column:
     sent, rates = sync.traffic, problem.profile.time
     overlap, contention = rates.dp_overlap, rates.contention
     repeats = (1.0 - sync.gathers) + sync.gathers * passes.micro_batches
-    forward = repeats * traffic.exposed(sent.gather_forward, passes.forward, overlap, contention)
+    forward = repeats * traffic.exposed(sent.gather_forward, passes.own[0], overlap, contention)
     behind = sent.gather_backward + sent.reduce_each
-    backward = passes.micro_batches * traffic.exposed(behind, passes.backward, overlap, contention)
-    last = traffic.exposed(sent.reduce_last, passes.backward, overlap, contention)
+    backward = passes.micro_batches * traffic.exposed(behind, passes.own[1], overlap, contention)
+    last = traffic.exposed(sent.reduce_last, passes.own[1], overlap, contention)
     first_unit = (sent.gather_forward + sent.reduce_last + sent.reduce_each) / np.maximum(passes.layers, 1.0)
     seconds: Column = forward + backward + last + first_unit
     return seconds
 
 
 class _Stages:
-    """Running maximum and sums over the kinds of stage; seconds per micro-batch."""
+    """The slowest and the last of the kinds of stage, and the sum over all; seconds per micro-batch."""
 
     def __init__(self, rows: int) -> None:
-        zero = np.zeros(rows)
-        self.total = self.backward_total = self.wgrad_total = self.forward = self.backward = zero
+        self.own = self.last = self.whole = np.zeros((3, rows))
         self.busy: Column = np.full(rows, -1.0)
         self.slowest: Column = np.zeros(rows, dtype=np.int64)
 
-    def add(self, number: int, passes: Column, count: Column) -> None:
-        """Account for `count` stages of a kind."""
-        forward, backward, wgrad = passes
-        busy = forward + backward
-        self.total = self.total + count * busy
-        self.backward_total = self.backward_total + count * backward
-        self.wgrad_total = self.wgrad_total + count * wgrad
+    def add(self, number: int, passes: Column, kind: dict[str, Column]) -> None:
+        """Account for a kind of stage."""
+        busy = passes[0] + passes[1]
+        self.whole = self.whole + kind["count"] * passes
+        self.last = self.last + kind["count"] * kind["head"] * passes
         slower = busy > self.busy
         self.slowest = np.where(slower, number, self.slowest)
         self.busy = np.maximum(self.busy, busy)
-        self.forward = np.where(slower, forward, self.forward)
-        self.backward = np.where(slower, backward, self.backward)
+        self.own = np.where(slower, passes, self.own)
+
+
+def _behind(parts: dict[str, _Part], kind: dict[str, Column], head: Column, mtp: Column) -> Column:
+    """Passes of the stages behind a kind: their layers, the `head` and the `mtp` modules."""
+    behind = {"dense": kind["later_dense"], "moe": kind["later_moe"], "head": head, "mtp": mtp}
+    total: Column = np.zeros(1)
+    for name, count in behind.items():
+        if name in parts:
+            total = total + count * parts[name].passes
+    return total
 
 
 def _parts(problem: Problem, layouts: Layouts) -> dict[str, _Part]:

@@ -107,7 +107,9 @@ class StageTable:
 
     A kind is a set of stages that hold the same; `rank` is its earliest stage, which has the most micro-batches in
     flight, `count` how many there are (0 pads). `dense`, `moe`, `mtp` are layers, `embedding` and `head` 0 or 1.
-    `mirror_*` is the second stage that a DualPipe rank holds, all 0 for other schedules.
+    `mirror_*` is the second stage that a DualPipe rank holds, all 0 for other schedules. Behind the latest stage of the
+    kind follow `later` stages with `later_dense` and `later_moe` layers; under DualPipe these are the ranks between it
+    and the middle, and the layers on both stages of each.
     """
 
     index: dict[tuple[int, bool], int]
@@ -161,14 +163,13 @@ def split_table(model: Model, seq_len: int, stages: Iterable[int], *, rule: str 
             layers[pp] = split_layers(weights, tail, pp)
     kinds = {(pp, dual): _kinds(model, counts, dual=dual) for pp, counts in layers.items() for dual in (False, True)}
     width = max(len(found) for found in kinds.values())
-    names = ("rank", "count", *OWN, *(f"mirror_{name}" for name in OWN))
-    columns = {name: np.zeros((len(kinds), width)) for name in names}
+    columns = {name: np.zeros((len(kinds), width)) for name in next(iter(kinds.values()))[0]}
     lookup = np.zeros((max(layers) + 1, 2), dtype=np.int64)
     for row, ((pp, dual), found) in enumerate(kinds.items()):
         lookup[pp, int(dual)] = row
         for number in range(width):
-            kind, count = found[number] if number < len(found) else (found[0][0], 0.0)
-            for name, value in zip(names, (kind[0], count, *kind[1]), strict=True):
+            kind = found[number] if number < len(found) else found[0] | {"count": 0.0}
+            for name, value in kind.items():
                 columns[name][row, number] = value
     slots = np.zeros((max(layers) + 1, 2), dtype=np.int64)
     for pp, counts in layers.items():
@@ -185,16 +186,34 @@ def _weights(model: Model, seq_len: int) -> tuple[tuple[float, ...], float]:
     return tuple(costs[moe] for moe in model.layer_is_moe), round(tail / unit, 6)
 
 
-def _kinds(model: Model, counts: tuple[int, ...], *, dual: bool) -> list[tuple[tuple[float, tuple[float, ...]], float]]:
-    """Distinct stages of a split, as ((earliest rank, contents), how many)."""
+def _kinds(model: Model, counts: tuple[int, ...], *, dual: bool) -> list[dict[str, float]]:
+    """Distinct stages of a split, the columns of a StageTable for each."""
     stages, start, sparse = [], 0, model.layer_is_moe
     for rank, count in enumerate(counts):
         moe = sum(sparse[start : start + count])
         last = rank == len(counts) - 1
         stages.append((count - moe, moe, model.mtp_layers * last, int(rank == 0), int(last)))
         start += count
-    found: dict[tuple[float, ...], list[int]] = {}
+    found: dict[tuple[int, ...], list[int]] = {}
     for rank, own in enumerate(stages):
         mirror = stages[len(stages) - 1 - rank] if dual else (0,) * len(OWN)
-        found.setdefault(tuple(map(float, (*own, *mirror))), []).append(rank)
-    return [((float(ranks[0]), contents), float(len(ranks))) for contents, ranks in found.items()]
+        found.setdefault((*own, *mirror), []).append(rank)
+    names = (*OWN, *(f"mirror_{name}" for name in OWN))
+    kinds = []
+    for contents, ranks in found.items():
+        behind = _behind(stages, ranks, dual=dual)
+        later = {"later": len(behind) / (1 + dual)}
+        later |= {"later_dense": sum(stage[0] for stage in behind), "later_moe": sum(stage[1] for stage in behind)}
+        kind = {"rank": ranks[0], "count": len(ranks)} | dict(zip(names, contents, strict=True)) | later
+        kinds.append({name: float(value) for name, value in kind.items()})
+    return kinds
+
+
+def _behind(stages: Sequence[tuple[int, ...]], ranks: list[int], *, dual: bool) -> Sequence[tuple[int, ...]]:
+    """The stages behind the latest rank of a kind; under DualPipe those between the rank that is nearest to the middle
+    and its mirror."""
+    if not dual:
+        return stages[ranks[-1] + 1 :]
+    end = len(stages)
+    first = max(min(rank, end - 1 - rank) for rank in ranks)
+    return stages[first + 1 : end - 1 - first]

@@ -14,12 +14,12 @@ from costmodel.split import OWN
 from costmodel.states import gradient_stage, state_bytes
 
 BUBBLE = {
-    "1f1b": "F + B of the other stages, together",
-    "interleaved": "F + B of the other stages, together / VPP",
-    "zero-bubble": "F + B of the other stages, together - 2 (PP - 1) W",
-    "dualpipe": "(PP / 2 - 1)(F + B + B - 3 W), means over the stages",
+    "1f1b": "equal stages: (PP - 1)(F + B)",
+    "interleaved": "equal stages: (PP - 1)(F + B) / VPP",
+    "zero-bubble": "equal stages: (PP - 1)(F + B - 2 W)",
+    "dualpipe": "equal stages: (PP / 2 - 1)(F + B + B - 3 W)",
 }
-"""Seconds of a micro-batch: forward, backward, its weight part (the mean over the stages)."""
+"""Seconds of a micro-batch: forward, backward, its weight part; unequal stages by their critical path."""
 
 
 @dataclass(frozen=True, slots=True)
