@@ -37,6 +37,7 @@ def read(table: Table) -> Gpu:
     defaults = {
         "usable_memory": Provenance("assumed", f"{_DEFAULT_USABLE_SHARE:g} of memory"),
         "memory_efficiency": Provenance("assumed", "default of aiconfigurator"),
+        "peak.fp16": table.sources["peak.bf16"],
     }
     with in_file(table):
         return Gpu(

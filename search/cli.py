@@ -180,6 +180,8 @@ def _explain(arguments: Namespace) -> int:
     chosen = stored_layout(arguments.model, arguments.rank or 1) if stored else typed_layout(arguments)
     found = explain(chosen.problem, chosen.layout, chosen.space, chosen.place, chosen.among)
     print(json.dumps(to_json(found), indent=2) if arguments.json else "\n".join(narrative.explanation(found)))
+    for warning in found.warnings:
+        say(warning)
     for rule, because in found.broken if arguments.json else ():
         say(f"not feasible, {rule}: {because}")
     if not (found.feasible or stored):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
 from costmodel import params
+from costmodel.basis import Basis, basis
 from costmodel.estimate import Estimate, estimate
 from costmodel.layouts import SCHEDULES, Column, Layouts
 from costmodel.problem import Problem
+from search import grounds
 from search.rule import Rule, violations
 from search.rules import rules
 from search.scored import Scored, Step
@@ -17,9 +20,10 @@ from search.steps import steps
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation(Scored):
-    """A layout (a table of one row), its estimate, the rules it breaks and the six steps."""
+    """A layout (a table of one row), its estimate, what each term rests on, the rules it breaks and the six steps."""
 
     broken: tuple[tuple[str, str], ...]
+    grounds: Mapping[str, Basis]
     place: tuple[int, int] | None = None
     among: str = ""
 
@@ -27,6 +31,16 @@ class Explanation(Scored):
     def feasible(self) -> bool:
         """Whether the layout keeps every rule, memory included."""
         return not self.broken
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What of it rests on nobody's measurements."""
+        shares = {f"memory_{term.name}": self.memory(term.name) for term in fields(self.cost.memory)}
+        shares = {term: bytes_ / float(self.cost.memory_total[0]) for term, bytes_ in shares.items()}
+        if self.fits:
+            step = float(self.cost.step_time[0])
+            shares |= {f"time_{term.name}": self.time(term.name) / step for term in fields(self.cost.time)}
+        return tuple(grounds.warnings(self.problem, self.grounds, shares))
 
     @property
     def steps(self) -> tuple[Step, ...]:
@@ -40,12 +54,14 @@ def explain(
     """Explain the one row of `layout`; `space` gives the rules, `place` its rank and how many there are `among`."""
     cost = estimate(problem, layout)
     pp = int(layout.pp[0])
+    stages = problem.split([pp])
     row: dict[str, int] = layout.row(0) | {"memory_headroom": cost.memory_headroom[0]}
     return Explanation(
         problem=problem,
         layout=layout,
         cost=cost,
-        layers=problem.split([pp]).layers[pp],
+        layers=stages.layers[pp],
+        grounds=basis(problem, layout, stages),
         broken=tuple(violations(_decisive(rules(problem, space)), row)),
         place=place,
         among=among,
@@ -75,6 +91,8 @@ def to_json(it: Explanation) -> dict[str, object]:
         **{name: float(column[0]) for name, column in headline(cost).items()},
         "memory_terms": {term.name: it.memory(term.name) for term in fields(cost.memory)},
         "time_terms": {term.name: it.time(term.name) for term in fields(cost.time)},
+        "provenance": grounds.to_json(it.grounds),
+        "warnings": list(it.warnings),
         "steps": [_step_json(step) for step in it.steps],
     }
 

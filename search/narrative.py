@@ -8,8 +8,9 @@ from textwrap import wrap
 
 from costmodel.layouts import SCHEDULES
 from hardware.units import format_bytes, format_decimal_bytes, format_seconds
+from search import grounds
 from search.explain import Explanation
-from search.scored import Row
+from search.scored import Row, Step
 from search.table import FORMATS, WIDTH, measure, title
 
 UNITS = "hand, corrected: the chapter's formulas, 1 GB = 1e9 B; model: this estimate, 1 GiB = 1024^3 B"
@@ -27,20 +28,33 @@ def explanation(it: Explanation) -> Iterator[str]:
     for number, step in enumerate(it.steps, 1):
         yield ""
         yield f"{number}. {step.name}: {step.verdict}"
-        yield from _rows([row for row in step.rows if _shown(row, it.fits)], fits=it.fits)
+        yield from _rows([row for row in step.rows if _shown(row, it.fits)], _tags(it, step), fits=it.fits)
     if it.fits:
         yield from _time(it)
 
 
 def _time(it: Explanation) -> Iterator[str]:
-    step_time = float(it.cost.step_time[0])
+    """The terms of the step time, what they would take at the speed of light, and what they rest on."""
+    step_time, left = float(it.cost.step_time[0]), " " * 48
     yield ""
-    yield "Where the time goes"
+    yield f"Where the time goes{'at light speed':>29}  rests on"
     for part in fields(it.cost.time):
-        seconds = it.time(part.name)
+        seconds, basis = it.time(part.name), it.grounds[f"time_{part.name}"]
         if seconds:
-            name, share = part.name.replace("_", " "), seconds / step_time
-            yield f"   {name:<18}{format_seconds(seconds):>10}{share:7.1%}  {part.metadata['meaning']}"
+            name, light = (
+                part.name.replace("_", " "),
+                format_seconds(basis.speed_of_light) if basis.speed_of_light else "-",
+            )
+            figures = f"   {name:<18}{format_seconds(seconds):>10}{seconds / step_time:7.1%}{light:>10}  "
+            yield from wrap(grounds.said(basis), WIDTH, initial_indent=figures, subsequent_indent=left)
+
+
+def _tags(it: Explanation, step: Step) -> dict[str, str]:
+    """The tag of each term of memory, by the name of its row."""
+    if step.name != "memory verification":
+        return {}
+    terms = (term.name for term in fields(it.cost.memory) if it.memory(term.name))
+    return {term.replace("_", " "): grounds.tag(it.grounds[f"memory_{term}"]) for term in terms}
 
 
 def _summary(it: Explanation) -> Iterator[str]:
@@ -48,7 +62,8 @@ def _summary(it: Explanation) -> Iterator[str]:
     cost, row = it.cost, it.layout.row(0)
     degrees = [f"{axis} {value}" for axis, value in row.items() if axis not in ("recompute", "schedule")]
     recompute = it.problem.profile.recompute[it.axis("recompute")].name
-    yield ", ".join([*degrees, f"recompute {recompute}", SCHEDULES[it.axis("schedule")]]).replace("_", " ")
+    said = ", ".join([*degrees, f"recompute {recompute}", SCHEDULES[it.axis("schedule")]]).replace("_", " ")
+    yield from wrap(said, WIDTH, subsequent_indent="   ", break_on_hyphens=False)
     depths = it.problem.model.mtp_layers
     yield f"layers per stage: {_runs(it.layers)}" + (f", the last + {_depths(depths)}" if depths else "")
     if it.place:
@@ -81,10 +96,14 @@ def _shown(row: Row, fits: bool) -> bool:
     return any((row.hand, row.corrected, row.model)) and (fits or not row.name.startswith("MFU"))
 
 
-def _rows(rows: Sequence[Row], *, fits: bool) -> Iterator[str]:
-    """Hand, corrected and model side by side, then the formulas; under it why the hand figure is corrected."""
-    cells = [(row.name, figure(row.hand, row.unit), figure(row.corrected, row.unit), _model(row, fits)) for row in rows]
-    head = ("", "hand", "corrected", "model")
+def _rows(rows: Sequence[Row], tags: Mapping[str, str], *, fits: bool) -> Iterator[str]:
+    """Hand, corrected and model side by side, tags if there are any, the formulas; under it why hand is corrected."""
+    head = ["", "hand", "corrected", "model", *["rests on"] * bool(tags)]
+    cells = [
+        [row.name, figure(row.hand, row.unit), figure(row.corrected, row.unit), _model(row, fits)]
+        + [tags.get(row.name, "")] * bool(tags)
+        for row in rows
+    ]
     widths = [max(map(len, column)) for column in zip(head, *cells, strict=True)]
     left = sum(widths) + 2 * len(widths) + 3
     yield _line(head, widths, "formula")

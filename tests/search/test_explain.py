@@ -14,7 +14,7 @@ JOB = ("explain", "llama-3.1-70b", "dgx-h100", "--gpus", "64")
 KEYS = (
     "problem", "model", "layout", "feasible", "violations", "place", "layers_per_stage", "step_time", "mfu",
     "tokens_per_second_per_gpu", "communication_overhead", "memory", "memory_headroom", "memory_terms", "time_terms",
-    "steps",
+    "provenance", "warnings", "steps",
 )  # fmt: skip
 STEPS = ["fit check", "TP", "PP", "DP", "communication", "memory verification"]
 
@@ -259,6 +259,44 @@ def test_rows_of_nothing_are_left_out_of_the_text(capsys: pytest.CaptureFixture[
     out = capsys.readouterr().out
     assert "context parallel" not in out
     assert not re.search(r" 0 (B|s) +[a-z]", out.replace("logits", ""))
+
+
+def test_each_term_shows_what_it_rests_on_and_its_time_at_the_speed_of_light(
+    explain: Explain, capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv = (*JOB, "--tp", "8", "--pp", "4")
+    _, found = explain(*argv)
+    assert set(found["provenance"]) == {
+        f"{kind}_{term}" for kind in ("memory", "time") for term in found[f"{kind}_terms"]
+    }
+    gemm = found["provenance"]["time_gemm"]
+    assert 0 < gemm["speed_of_light"] < found["time_terms"]["gemm"]
+    assert set(gemm["rates"][0]) == {"name", "value", "unit", "tag", "source", "moves"}
+    assert cli.main([*argv]) == 0
+    out = capsys.readouterr()
+    assert re.search(r"\n   gemm +[\d.]+ s +[\d.]+% +[\d.]+ s  fitted: \d+ runs of \d+ sources, .*\(gemm\)\n", out.out)
+    assert re.search(r"\n   bubble +[\d.]+ \w+ +[\d.]+% +-  ", out.out)
+    assert re.search(r"\n   overhead .* GiB +assumed  ", out.out)
+    assert max(map(len, out.out.splitlines())) <= 120
+    assert (out.err, found["warnings"]) == ("", [])
+
+
+@pytest.mark.parametrize(
+    ("cluster", "profile", "says"),
+    [
+        ("mi300x-8", "torchtitan", "rates of profile torchtitan on MI300X: no run; assumed are those of gemm "),
+        ("dgx-h200", "megatron", "rates of profile megatron on H200: no run, inherited from hopper"),
+    ],
+)
+def test_rates_without_a_run_are_warned_of_in_one_line(
+    cluster: str, profile: str, says: str, explain: Explain, capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv = ("explain", "llama-3.1-8b", cluster, "--gpus", "8", "--profile", profile)
+    _, found = explain(*argv)
+    assert [warning.startswith(says) for warning in found["warnings"]] == [True]
+    cli.main([*argv])
+    err = [line for line in capsys.readouterr().err.splitlines() if "rates of profile" in line]
+    assert err == [f"meshscout: {found['warnings'][0]}"]
 
 
 def test_the_memory_of_the_model_is_in_one_unit(capsys: pytest.CaptureFixture[str]) -> None:

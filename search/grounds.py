@@ -1,0 +1,75 @@
+"""What an estimate rests on, in words and as JSON: tags, sources, and what nobody has measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from costmodel.basis import Basis, Rate
+from costmodel.problem import Problem
+
+COUNTED = "counted"
+"""In a tag's place where no rate is used."""
+IMPORTANT = 0.1
+"""Share of the step time, or of memory, from which a term on assumed rates is warned of."""
+
+
+def tag(basis: Basis) -> str:
+    """The tag of a term."""
+    return basis.tag or COUNTED
+
+
+def said(basis: Basis) -> str:
+    """ "fitted: 54 runs of 6 sources (gemm)": the tag of a term with the source of the weakest rate, and its name."""
+    rate = basis.weakest
+    if rate is None:
+        return f"{COUNTED}: shapes and number formats"
+    return f"{rate.provenance.tag}: {rate.provenance.source} ({short(rate)})"
+
+
+def short(rate: Rate) -> str:
+    """ "time.gemm" -> "gemm", "gpu.gemm.bf16.eta" -> "GPU's gemm bf16 eta"."""
+    place, name = rate.name.split(".", 1)
+    name = name.removeprefix("levels.").replace(".", " ").replace("_", " ")
+    return {"gpu": f"GPU's {name}", "cluster": f"links' {name}"}.get(place, name)
+
+
+def doubt(problem: Problem) -> str:
+    """ "no run, inherited from hopper" where no run on this GPU is behind the profile's rates of time, else nothing."""
+    profile = problem.profile
+    tags = [it.tag for name, it in profile.provenance.items() if name.startswith("time.")]
+    if any(tag in ("measured", "fitted") for tag in tags):
+        return ""
+    return f"no run, inherited from {profile.rates_of}" if profile.rates_of else "no run"
+
+
+def warnings(problem: Problem, grounds: Mapping[str, Basis], shares: Mapping[str, float]) -> Iterator[str]:
+    """One line where no run is behind the rates, or an important term rests on assumed ones.
+
+    `shares` are those of the step time, "time_gemm", and of memory, "memory_weights".
+    """
+    parts = [doubt(problem)]
+    for kind, whole in (("time", "the step"), ("memory", "memory")):
+        terms = [
+            f"{term.removeprefix(f'{kind}_').replace('_', ' ')} {share:.0%}"
+            for term, share in shares.items()
+            if term.startswith(f"{kind}_") and share >= IMPORTANT and grounds[term].tag == "assumed"
+        ]
+        parts.append(f"assumed are those of {', '.join(terms)} of {whole}" if terms else "")
+    if any(parts):
+        yield f"rates of profile {problem.profile.name} on {problem.cluster.gpu.name}: {'; '.join(filter(None, parts))}"
+
+
+def to_json(grounds: Mapping[str, Basis]) -> dict[str, object]:
+    """By term: tag, its rates with tag and source, the weakest first, and s at the speed of light (null for memory)."""
+    return {
+        term: {
+            "tag": basis.tag,
+            "speed_of_light": basis.speed_of_light,
+            "rates": [
+                {"name": rate.name, "value": rate.value, "unit": rate.unit, **rate.provenance._asdict()}
+                | {"moves": rate.moves}
+                for rate in basis.rates
+            ],
+        }
+        for term, basis in grounds.items()
+    }
