@@ -26,9 +26,19 @@ _DROPPED: dict[str, tuple[str, ...]] = {
     "mla_up_proj": ("latent_norm", "mla_qkv"),
     "core_attn": ("softmax", "scores"),
     "moe_act": ("expert_out",),
-    "shared_experts": ("shared_mid", "shared_out"),
-    "mlp": ("mlp_mid", "mlp_out"),
-    "moe": ("router", "expert_in", "expert_mid", "expert_out", "shared_mid", "shared_out"),
+    "shared_experts": ("shared_gate", "shared_mid", "shared_out"),
+    "mlp": ("mlp_gate", "mlp_mid", "mlp_out"),
+    "moe": (
+        "router",
+        "expert_in",
+        "expert_gate",
+        "expert_mid",
+        "expert_out",
+        "shared_gate",
+        "shared_mid",
+        "shared_out",
+    ),
+    "second_matmul": ("norm_out", "key", "mlp_mid", "mlp_out", "shared_mid", "shared_out"),
 }
 
 
@@ -124,7 +134,8 @@ def _drops(choice: RecomputeSet, part: str) -> bool:
 def _gqa(m: Model, rates: MemoryRates) -> Iterator[Tensor]:
     copies = 1.0 + rates.keys_copied * (m.kv_heads == m.heads)
     yield Tensor("q", "split", 2.0 * m.heads * m.head_dim)
-    yield Tensor("kv", "keys", 4.0 * copies * m.kv_heads * m.head_dim)
+    yield Tensor("key", "keys", 2.0 * copies * m.kv_heads * m.head_dim)
+    yield Tensor("value", "keys", 2.0 * copies * m.kv_heads * m.head_dim)
 
 
 def _mla(m: Model, stored: float) -> Iterator[Tensor]:
@@ -143,10 +154,13 @@ def _attention_out(m: Model, rates: MemoryRates, low: float) -> Iterator[Tensor]
 
 
 def _mlp(m: Model, rates: MemoryRates, stored: float, low: float, width: float, name: str) -> Iterator[Tensor]:
-    """The activation function's input and output, for an MLP of `width` (k c f_e at the experts)."""
+    """The first GEMM's output, the rest of the activation function's inputs and its output, for an MLP of `width`
+    (k c f_e at the experts)."""
     way = "expert" if name == "expert" else "split"
-    mid = rates.mlp_saved - 2.0 if m.gated_mlp else 2.0
-    yield Tensor(f"{name}_mid", way, mid * (1.0 + rates.fp8_swiglu_input * (0.5 * low - 1.0)) * width)
+    mid = rates.mlp_saved - 4.0 if m.gated_mlp else 0.0
+    stored_mid = 1.0 + rates.fp8_swiglu_input * (0.5 * low - 1.0)
+    yield Tensor(f"{name}_gate", way, 2.0 * stored_mid * width)
+    yield Tensor(f"{name}_mid", way, mid * stored_mid * width)
     yield Tensor(f"{name}_out", way, 0.5 * rates.swiglu_saved * stored * width)
 
 

@@ -301,6 +301,7 @@ def _recompute(problem: Problem, layouts: Layouts, work: Work, feed: Column, sha
         "mlp": zero if moe else feed + activation,
         "shared_experts": shared,
         "moe": feed + activation if moe else zero,
+        "second_matmul": 0.5 * (work.forward - feed) + (zero if moe else feed / 3.0 + activation),
     }
     by_set = np.zeros((len(problem.profile.recompute), len(t)))
     for code, choice in enumerate(problem.profile.recompute):

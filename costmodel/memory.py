@@ -261,7 +261,8 @@ def _resident_costs(problem: Problem, layouts: Layouts) -> Costs:
     for name, parts in costs.items():
         parts["gradients"] = parts["gradients"] + bucket * (each[name].dense + each[name].expert)
     costs["ends"] = {"gathered": per.used * (shard.weight[0] > 1.0) * each["matrix"].ends}
-    layers = [_gathered(per, shard, each[kind]) for kind in kinds]
+    least = problem.profile.memory.gather_buffer
+    layers = [_gathered(per, shard, each[kind], least) for kind in kinds]
     costs |= {f"only {kind}": {"gathered": size} for kind, size in zip(kinds, layers, strict=True)}
     if len(layers) == 2:
         costs["dense and moe"] = {"gathered": np.maximum(*layers)}
@@ -298,12 +299,14 @@ def _per_token(rank: _Rank, table: Column) -> Column:
 
 def _head(problem: Problem, rank: _Rank) -> Column:
     """At the loss: the logits (of each MTP depth too), the final norm's input and output, the gathered hidden
-    state, and the head's weight gradient, which Megatron allocates in bf16 when accumulation is fused."""
+    state, and the head's weight gradient, which Megatron allocates in bf16 when accumulation is fused, and which a loss
+    that keeps no logits computes with them."""
     rates, hidden = problem.profile.memory, problem.model.hidden
     vocab = vocab_per_rank(problem.model, rank.tp)
     logits = rates.logit_bytes * (1.0 + problem.model.mtp_layers) * vocab
     states_in_out = hidden * (4.0 * rank.share["residual"] + 2.0)
-    return rank.tokens * (logits + states_in_out) + rates.wgrad_buffer * 2.0 * hidden * vocab
+    gradient = max(rates.wgrad_buffer, float(rates.logit_bytes == 0.0)) * 2.0 * hidden * vocab
+    return rank.tokens * (logits + states_in_out) + gradient
 
 
 def _buffers(problem: Problem, rank: _Rank) -> Column:
@@ -336,8 +339,9 @@ def wgrad_buffers(problem: Problem, tp: Column, etp: Column) -> tuple[Column, Co
     return rate * parts.dense_mlp / tp, rate * (parts.shared / tp + parts.expert / etp)
 
 
-def _gathered(per: StateBytes, shard: Shards, layer: StageParameters) -> Column:
-    """Two layers un-sharded at a time, in use and prefetched: weights under ZeRO 3, gradients under 2 and 3.
+def _gathered(per: StateBytes, shard: Shards, layer: StageParameters, least: float) -> Column:
+    """Two layers un-sharded at a time, in use and prefetched: weights under ZeRO 3, gradients under 2 and 3; each kind
+    in a buffer of `least` bytes at least.
 
     A unit is a transformer layer (Megatron-LM, docs megatron_fsdp.md: at least two units of each). Nothing is
     gathered where the shard group is one rank.
@@ -345,7 +349,7 @@ def _gathered(per: StateBytes, shard: Shards, layer: StageParameters) -> Column:
     total = np.zeros(1)
     for group, size in ((shard.weight, per.used + per.copies), (shard.gradient, per.gradient)):
         split = (group[0] > 1.0) * layer.dense + (group[1] > 1.0) * layer.expert
-        total = total + 2.0 * size * split
+        total = total + np.maximum(2.0 * size * split, least * (group[0] > 1.0))
     return total
 
 

@@ -29,6 +29,7 @@ MODULES: tuple[str, ...] = (
     "shared_experts",
     "mlp",
     "moe",
+    "second_matmul",
 )
 """Modules whose outputs a recompute set drops and computes again in the backward pass (Megatron-Core's labels)."""
 
@@ -280,7 +281,7 @@ def _rates(table: Table | None, kind: type[R], base: R | None, outer: Table) -> 
 
 
 _TABLES: dict[type, str] = {TimeRates: "time", MemoryRates: "memory", Interval: "interval"}
-_AMOUNTS = ("kernel", "layer_floor", "tp_floor", "overhead", "dispatch_buffer")
+_AMOUNTS = ("kernel", "layer_floor", "tp_floor", "overhead", "gather_buffer", "dispatch_buffer")
 """Rates that are whole times and amounts of memory, not bytes per element: a number without its unit is noticed."""
 _TEXTS = (
     "framework", "summary", "source", "default_schedule", "selective", "default_recompute", "fp8_recipe",

@@ -124,6 +124,11 @@ class MemoryRates:
         (0.0, 1e18),
     )
     overhead: float = quantity("context, kernels and communicators outside of the allocator", "B", (0.0, 1e12))
+    gather_buffer: float = quantity(
+        "least size of the buffers that ZeRO 3 gathers weights in, and ZeRO 2 and 3 reduce gradients in, each",
+        "B",
+        (0.0, 1e12),
+    )
     dispatch_buffer: float = quantity("static buffers of the expert dispatch kernels", "B", (0.0, 1e12))
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.calibration.runs import Run
+from costmodel.calibration.runs import LIGER, Run
 from costmodel.estimate import Estimate, estimate
 from costmodel.layouts import Layouts
 from costmodel.memory import Memory, memory
@@ -84,11 +84,11 @@ def predict(runs: Sequence[Run], progress: Progress | None = None) -> list[Predi
 
 
 def with_rates(problem: Problem, rates: TimeRates | MemoryRates) -> Problem:
-    """The problem under other rates; a loss that keeps no logits, as a run states it, stays so."""
+    """The problem under other rates; Liger's kernels, as a run states them, stay."""
     profile = problem.profile
     if isinstance(rates, TimeRates):
         return replace(problem, profile=replace(profile, time=rates))
-    kept = rates if profile.memory.logit_bytes else replace(rates, logit_bytes=0.0)
+    kept = rates if profile.memory.logit_bytes else replace(rates, **LIGER)
     return replace(problem, profile=replace(profile, memory=kept))
 
 

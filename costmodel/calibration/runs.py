@@ -44,6 +44,9 @@ FALLBACK = "torchtitan"
 SLOW_BUSBW = 432.0
 """GB/s inside a node below which nanotron's machines were in their slow state."""
 
+LIGER = {"logit_bytes": 0.0, "norm_saved": 2.0}
+"""Rates of memory where Liger's kernels ran."""
+
 REQUIRED = ("model", "hidden", "layers", "heads", "vocab", "gpu", "gpus", "framework", "gbs", "mbs", "seq")
 TRUSTS = ("ok", "medium", "low")
 RUNS = Path(__file__).parents[1] / "data" / "runs.csv.gz"
@@ -313,10 +316,10 @@ def _sequence_parallel(row: Mapping[str, str], profile: Profile) -> bool:
 def _as_run(profile: Profile, row: Mapping[str, str]) -> Profile:
     """The profile with what ran as its second recompute set, so that any choice of modules can be predicted.
 
-    Liger's cross entropy computes the logits in chunks with the head and keeps none.
+    Liger's kernels compute the logits in chunks with the head and keep none, and norms that keep no fp32 copies.
     """
     if "Liger" in row.get("framework", "") + row.get("overlap_flags", ""):
-        profile = replace(profile, memory=replace(profile.memory, logit_bytes=0.0))
+        profile = replace(profile, memory=replace(profile.memory, **LIGER))
     modules = _modules(row)
     if not modules:
         return profile

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from costmodel.calibration.runs import LIGER
 from costmodel.layouts import SCHEDULES, Layouts
 from costmodel.memory import ALLOCATED, Memory, in_flight, memory
 from costmodel.model import Model, load_model
@@ -282,6 +283,31 @@ def test_sixteen_bit_gradients_lie_beside_fp32_ones_and_fp16_training_has_those_
         need = one(problem(LLAMA_70B, gpus=8, framework="megatron-2021", **job), **degrees)
         over_weights.append(need.gradients[0] / need.weights[0])
     assert over_weights == [3.0, 2.0, 1.0]
+
+
+def test_torchtitan_keeps_every_second_matmul():
+    """Its per-op checkpointing keeps the layer's input, q, v, attention's output, w1 and w2: 63.6 kB a token of 8B."""
+    case = problem("llama-3.1-8b", framework="torchtitan", seq_len=8192, global_batch=8)
+    kept = one(case, dp=8, zero_stage=3, recompute=case.profile.recompute_code("selective")).activations[0]
+    heads, keys = 32 * 128, 8 * 128
+    assert kept / (8192 * 32) == 2 * (4096 + heads + keys + heads + 14336 + 4096) + 4 * 32
+
+
+@pytest.mark.parametrize(
+    ("seq_len", "stage", "rates", "measured"),
+    [(8192, 2, {}, 99.0), (32768, 3, LIGER, 25.8), (131072, 3, LIGER, 66.5), (262144, 3, LIGER, 124.5)],
+)
+def test_deepspeed_reserves_what_was_measured(seq_len, stage, rates, measured):
+    """Llama 3.1 8B with Hugging Face's layers on eight H200, ZeRO-2 without recomputation, ZeRO-3 with the optimizer in
+    host memory and Liger's kernels: stas00/ml-engineering, sequence-length tables."""
+    offload = float(stage == 3)
+    case = problem(
+        "llama-3.1-8b", "dgx-h200", 8, "deepspeed", seq_len=seq_len, global_batch=8, optimizer_offload=offload
+    )
+    case = replace(case, profile=replace(case.profile, memory=replace(case.profile.memory, **rates)))
+    full = case.profile.recompute_code("full")
+    found = one(case, dp=8, zero_stage=stage, recompute=full * (stage == 3)).reserved[0]
+    assert found / GIB == pytest.approx(measured, rel=0.05)
 
 
 def test_total_is_every_term_and_every_term_is_described():
