@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from itertools import product
 
 import numpy as np
-from ortools.sat.python import cp_model
+from ortools.sat.python import cp_model_helper as cp_sat  # cp_model is a wrapper of it that imports pandas
+from ortools.util.python.sorted_interval_list import Domain
 
 from costmodel.layouts import Column
 from costmodel.problem import Problem
@@ -72,21 +73,9 @@ def solve(problem: Problem, space: SearchSpace, rules: Sequence[Rule]) -> tuple[
     model = SkeletonModel(problem, space)
     for rule in rules:
         model.require(rule)
-    variables = [model.variables[axis] for axis in SKELETON_AXES]
-    model.model.add_decision_strategy(variables, cp_model.CHOOSE_FIRST, cp_model.SELECT_MIN_VALUE)
-    solver = cp_model.CpSolver()
-    solver.parameters.num_workers = 1  # two return some solutions twice
-    solver.parameters.enumerate_all_solutions = True
-    solver.parameters.search_branching = cp_model.FIXED_SEARCH  # with the next two, half of the time
-    solver.parameters.cp_model_presolve = False
-    solver.parameters.linearization_level = 0
-    solver.parameters.catch_sigint_signal = False  # else Ctrl-C would end the process, here and later
-    found = _Collector(variables)
-    status = solver.solve(model.model, found)
-    if status not in (cp_model.OPTIMAL, cp_model.INFEASIBLE):
-        raise RuntimeError(f"CP-SAT ended with {solver.status_name(status)}")
-    rows = np.array(sorted(found.rows), dtype=np.int64).reshape(-1, len(SKELETON_AXES))
-    return solver.status_name(status), {axis: np.ascontiguousarray(rows[:, i]) for i, axis in enumerate(SKELETON_AXES)}
+    status, found = model.solutions(SKELETON_AXES)
+    rows = np.array(sorted(found), dtype=np.int64).reshape(-1, len(SKELETON_AXES))
+    return status, {axis: np.ascontiguousarray(rows[:, i]) for i, axis in enumerate(SKELETON_AXES)}
 
 
 class SkeletonModel:
@@ -95,77 +84,107 @@ class SkeletonModel:
     def __init__(self, problem: Problem, space: SearchSpace) -> None:
         self.problem = problem
         self.domains = {axis: space.axes[axis] for axis in SKELETON_AXES}
-        self.model = cp_model.CpModel()
-        self.variables = {
-            axis: self.model.new_int_var_from_domain(cp_model.Domain.from_values(list(values)), axis)
-            for axis, values in self.domains.items()
-        }
+        self.model = cp_sat.CpModelProto()
+        self.variables = {axis: self._variable(values) for axis, values in self.domains.items()}
         self._multiply_to(problem.workload.gpus)
 
-    def require(self, rule: Rule, literal: cp_model.IntVar | None = None) -> None:
-        """Add a rule over skeleton axes; under `literal`, only where that is true."""
+    def require(self, rule: Rule) -> None:
+        """Add a rule over skeleton axes."""
         if rule.name == "memory_floor":
-            self._memory_floor(literal)
+            self._memory_floor()
             return
         if len(rule.columns) > TABLE_COLUMNS:
             raise ValueError(f"rule {rule.name} has {len(rule.columns)} columns; a table takes {TABLE_COLUMNS}")
         grid = self._domain_grid(rule.columns)
         allowed = np.broadcast_to(rule.mask(grid), grid[rule.columns[0]].shape)
-        self._table(rule.columns, np.stack([grid[axis][allowed] for axis in rule.columns], axis=1), (), literal)
+        self._table(rule.columns, np.stack([grid[axis][allowed] for axis in rule.columns], axis=1))
+
+    def solutions(self, axes: Sequence[str]) -> tuple[str, list[tuple[int, ...]]]:
+        """The solver's final status, and the values of some axes in every solution, in no order."""
+        variables = [self.variables[axis] for axis in axes]
+        model, order = cp_sat.CpModelProto(), cp_sat.DecisionStrategyProto
+        model.copy_from(self.model)
+        strategy = model.search_strategy.add()
+        strategy.variables.extend(variables)
+        strategy.variable_selection_strategy, strategy.domain_reduction_strategy = (
+            order.CHOOSE_FIRST,
+            order.SELECT_MIN_VALUE,
+        )
+        found, solver = _Collector(variables), cp_sat.SolveWrapper()
+        solver.set_parameters(_parameters())
+        solver.add_solution_callback(found)
+        status = solver.solve(model).status  # type: ignore[no-untyped-call]
+        if status not in (cp_sat.OPTIMAL, cp_sat.INFEASIBLE):
+            raise RuntimeError(f"CP-SAT ended with {status.name}")
+        return status.name, found.rows
 
     def _multiply_to(self, gpus: int) -> None:
         """tp * pp * cp * dp = gpus, as one sum of exponents for each prime."""
-        axes = ("tp", "pp", "cp", "dp")
         for prime, total in _factors(gpus).items():
             exponents = []
-            for axis in axes:
-                variable = self.model.new_int_var(0, total, f"{axis} by {prime}")
+            for axis in ("tp", "pp", "cp", "dp"):
+                variable = self._variable(range(total + 1))
                 rows = np.array([(value, _exponent(value, prime)) for value in self.domains[axis]])
-                self._table((axis,), rows, (variable,))
+                self._table((axis,), rows, variable)
                 exponents.append(variable)
-            self.model.add(sum(exponents) == total)
+            self._sum(exponents, total, total)
 
-    def _memory_floor(self, literal: cp_model.IntVar | None) -> None:
-        parts = []
+    def _memory_floor(self) -> None:
+        parts, least = [], 0
         for part in floors(self.problem):
             grid = self._domain_grid(part.columns)
             amounts = np.atleast_1d(part.megabytes(*grid.values()))
-            variable = self.model.new_int_var(int(amounts.min()), int(amounts.max()), f"MB of {part.name}")
-            if part.columns:
-                self._table(part.columns, np.stack([*grid.values(), amounts], axis=1), (variable,))
-            parts.append(variable)
-        constraint = self.model.add(sum(parts) <= memory_budget(self.problem))
-        if literal is not None:
-            constraint.only_enforce_if(literal)
+            if not part.columns:
+                least += int(amounts[0])
+                continue
+            parts.append(self._variable(np.unique(amounts).tolist()))
+            self._table(part.columns, np.stack([*grid.values(), amounts], axis=1), parts[-1])
+        self._sum(parts, 0, memory_budget(self.problem) - least)
 
     def _domain_grid(self, columns: Sequence[str]) -> dict[str, Column]:
         """The product of the domains of some axes, one column an axis."""
         rows = np.array(list(product(*(self.domains[axis] for axis in columns))), dtype=np.int64)
         return {axis: rows[:, i] for i, axis in enumerate(columns)}
 
-    def _table(
-        self,
-        axes: Sequence[str],
-        rows: Column,
-        more: Sequence[cp_model.IntVar],
-        literal: cp_model.IntVar | None = None,
-    ) -> None:
-        variables = [*(self.variables[axis] for axis in axes), *more]
-        constraint = self.model.add_allowed_assignments(variables, rows.tolist())
-        if literal is not None:
-            constraint.only_enforce_if(literal)
+    def _variable(self, values: Sequence[int]) -> int:
+        """A new variable that takes these values."""
+        self.model.variables.add().domain.extend(Domain.from_values(list(values)).flattened_intervals())
+        return len(self.model.variables) - 1
+
+    def _table(self, axes: Sequence[str], rows: Column, *more: int) -> None:
+        """The axes, and `more` variables, take together the values of one of the rows."""
+        table = self.model.constraints.add().table
+        table.vars.extend([*(self.variables[axis] for axis in axes), *more])
+        table.values.extend(rows.ravel().tolist())
+
+    def _sum(self, variables: Sequence[int], low: int, high: int) -> None:
+        linear = self.model.constraints.add().linear
+        linear.vars.extend(variables)
+        linear.coeffs.extend([1] * len(variables))
+        linear.domain.extend([min(low, high), high])
 
 
-class _Collector(cp_model.CpSolverSolutionCallback):
+def _parameters() -> cp_sat.SatParameters:
+    chosen = cp_sat.SatParameters()
+    chosen.num_workers = 1  # two return some solutions twice
+    chosen.enumerate_all_solutions = True
+    chosen.search_branching = cp_sat.SatParameters.FIXED_SEARCH  # with the next two, half of the time
+    chosen.cp_model_presolve = False
+    chosen.linearization_level = 0
+    chosen.catch_sigint_signal = False  # else Ctrl-C would end the process, here and later
+    return chosen
+
+
+class _Collector(cp_sat.SolutionCallback):
     """Keeps the values of some variables in every solution."""
 
-    def __init__(self, variables: Sequence[cp_model.IntVar]) -> None:
+    def __init__(self, variables: Sequence[int]) -> None:
         super().__init__()
         self._variables = variables
         self.rows: list[tuple[int, ...]] = []
 
-    def on_solution_callback(self) -> None:
-        self.rows.append(tuple(self.value(variable) for variable in self._variables))
+    def OnSolutionCallback(self) -> None:  # noqa: N802, the solver's name
+        self.rows.append(tuple(self.SolutionIntegerValue(variable) for variable in self._variables))
 
 
 def check_batch(problem: Problem, grid: Mapping[str, Column], first: Column, rules: Sequence[Rule]) -> None:

@@ -111,6 +111,11 @@ def test_list_loads_nothing_heavy(kind: str) -> None:
     assert not loaded_by("list", kind) & set(HEAVY)
 
 
+def test_a_search_that_writes_its_frontier_needs_no_pandas(tmp_path: Path) -> None:
+    argv = f"search llama-3.1-8b dgx-h100 --gpus 8 --tp 8 -o {tmp_path}/frontier.parquet".split()
+    assert loaded_by(*argv) == {"numpy", "ortools", "pyarrow"}
+
+
 @pytest.mark.parametrize("option", ["--help", "-h", "--version"])
 def test_the_help_and_the_version_need_no_parser(option: str) -> None:
     program = f"import sys; sys.argv[1:] = [{option!r}]; from search.__main__ import run; code = run(); "

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from ortools.sat.python import cp_model
 
 from costmodel.problem import Problem
 from hardware.errors import InputError
@@ -83,24 +82,6 @@ def test_global_batch_that_no_dp_divides_names_the_nearest() -> None:
         enumerate_skeletons(case, space, skeleton_rules(case, space))
 
 
-def test_a_rule_under_a_literal_can_be_switched_off() -> None:
-    case = problem(gpus=8, usable=2e9)
-    space = load_space(case)
-    model = SkeletonModel(case, space)
-    literals = {}
-    for rule in skeleton_rules(case, space):
-        literals[rule.name] = model.model.new_bool_var(rule.name)
-        model.require(rule, literals[rule.name])
-    solver = cp_model.CpSolver()
-    solver.parameters.num_workers = 1
-    solver.parameters.catch_sigint_signal = False
-    model.model.add_assumptions(list(literals.values()))
-    assert solver.solve(model.model) == cp_model.INFEASIBLE
-    model.model.clear_assumptions()
-    model.model.add_assumptions([literal for name, literal in literals.items() if name != "memory_floor"])
-    assert solver.solve(model.model) == cp_model.OPTIMAL
-
-
 def test_a_rule_that_allows_nothing_leaves_nothing() -> None:
     case = problem(gpus=8)
     never = Rule("never", ("tp", "pp"), lambda tp, pp: tp + pp < 0, lambda tp, pp: "never")
@@ -115,13 +96,8 @@ def test_world_size_is_a_product(gpus: int) -> None:
     case = problem(gpus=gpus)
     space = load_space(case)
     model = SkeletonModel(case, space)
-    found = skeletons._Collector([model.variables[axis] for axis in ("tp", "pp", "cp", "dp")])
-    solver = cp_model.CpSolver()
-    solver.parameters.num_workers = 1
-    solver.parameters.catch_sigint_signal = False
-    solver.parameters.enumerate_all_solutions = True
-    solver.solve(model.model, found)
+    _, found = model.solutions(("tp", "pp", "cp", "dp"))
     axes = [space.axes[axis] for axis in ("tp", "pp", "cp")]
-    assert sorted(found.rows) == sorted(
+    assert sorted(set(found)) == sorted(
         (tp, pp, cp, gpus // (tp * pp * cp)) for tp, pp, cp in product(*axes) if gpus % (tp * pp * cp) == 0
     )
