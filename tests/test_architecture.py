@@ -113,7 +113,7 @@ def test_list_loads_nothing_heavy(kind: str) -> None:
 
 def test_a_search_that_writes_its_frontier_needs_no_pandas(tmp_path: Path) -> None:
     argv = f"search llama-3.1-8b dgx-h100 --gpus 8 --tp 8 -o {tmp_path}/frontier.parquet".split()
-    assert loaded_by(*argv) == {"numpy", "ortools", "pyarrow"}
+    assert loaded_by(*argv) & set(HEAVY) == {"numpy", "ortools", "pyarrow"}
 
 
 @pytest.mark.parametrize("option", ["--help", "-h", "--version"])
