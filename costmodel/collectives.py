@@ -26,6 +26,11 @@ def members(level: Level, size: Column, stride: Column) -> Column:
     return np.clip(np.floor(level.size / stride), 1.0, size)
 
 
+def leaves_node(cluster: Cluster, size: Column) -> Column:
+    """1 where a group of neighbouring ranks does not fit the innermost level, else 0."""
+    return 1.0 * (members(cluster.levels[0], size, np.ones_like(size)) < size)
+
+
 def collective(
     cluster: Cluster, op: str, volume: Column, size: Column, stride: Column, *, network: float = 1.0
 ) -> Column:

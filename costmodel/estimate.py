@@ -190,6 +190,8 @@ class Sync:
 
     gathers: Column
     """1 where weights are gathered for each micro-batch (ZeRO-3), else 0"""
+    exchange: Column
+    """of ZeRO-1 shards, beyond what their bytes take"""
     traffic: traffic.DataTraffic
     optimizer: Column
 
@@ -226,8 +228,11 @@ def synchronisation(problem: Problem, layouts: Layouts, stages: StageTable, kind
     first, rows = layouts.distinct((*STATE_AXES, "schedule"), kind)
     few = layouts.take(first)
     at = stages.rows(few.pp, schedule.is_dual(few)), kind[first]
-    sent, adam = _state_traffic(problem, few, {name: values[at] for name, values in stages.columns.items()})
-    return gather(Sync(gathers=1.0 * (few.zero_stage == 3), traffic=sent, optimizer=adam), rows)
+    stage = {name: values[at] for name, values in stages.columns.items()}
+    sent, adam = _state_traffic(problem, few, stage)
+    exchange = compute.shard_exchange_seconds(problem, few, stage["dense"] + stage["moe"] + stage["mtp"])
+    found = Sync(gathers=1.0 * (few.zero_stage == 3), exchange=exchange, traffic=sent, optimizer=adam)
+    return gather(found, rows)
 
 
 def spend(problem: Problem, layouts: Layouts, pipeline: Layouts, passes: Passes, sync: Sync) -> Time:
@@ -242,6 +247,7 @@ def spend(problem: Problem, layouts: Layouts, pipeline: Layouts, passes: Passes,
     visible = 1.0 - problem.profile.time.pp_overlap
     vpp, pp = pipeline.vpp.astype(np.float64), layouts.pp.astype(np.float64)
     sends = 2.0 * passes.send * (visible * vpp * passes.micro_batches + (pp - 1.0))
+    sends = sends + 2.0 * problem.profile.time.send * (pp > 1.0) * (vpp * passes.micro_batches + (pp - 1.0))
     known = dict(zip(PASSES, passes.terms, strict=True))
     known |= {"pipeline_send": sends, "data_parallel": data_parallel(problem, passes, sync), "bubble": waits}
     return Time(**known, optimizer=sync.optimizer, overhead=np.zeros(1))
@@ -259,12 +265,13 @@ def data_parallel(problem: Problem, passes: Passes, sync: Sync) -> Column:
     sent, rates = sync.traffic, problem.profile.time
     overlap, contention = rates.dp_overlap, rates.contention
     repeats = (1.0 - sync.gathers) + sync.gathers * passes.micro_batches
-    forward = repeats * traffic.exposed(sent.gather_forward, passes.own[0], overlap, contention)
+    beside = overlap * np.maximum(sync.gathers, 1.0 * problem.profile.gathers_beside_forward)
+    forward = repeats * traffic.exposed(sent.gather_forward, passes.own[0], beside, contention)
     behind = sent.gather_backward + sent.reduce_each
     backward = passes.micro_batches * traffic.exposed(behind, passes.own[1], overlap, contention)
     last = traffic.exposed(sent.reduce_last, passes.own[1], overlap, contention)
     first_unit = (sent.gather_forward + sent.reduce_last + sent.reduce_each) / np.maximum(passes.layers, 1.0)
-    seconds: Column = forward + backward + last + first_unit
+    seconds: Column = forward + backward + last + first_unit + sync.exchange
     return seconds
 
 

@@ -99,6 +99,8 @@ class Profile:
     embedding_loss_as_layers: bool
     microbatches_divide_pp: bool
     gradients_in_step: bool
+    gathers_beside_forward: bool
+    """whether ZeRO-1's weights are gathered beside the first forward pass, not after the optimizer step"""
     grad_dtype: str
     moments_dtype: str
     time: TimeRates
@@ -281,7 +283,10 @@ def _rates(table: Table | None, kind: type[R], base: R | None, outer: Table) -> 
 
 
 _TABLES: dict[type, str] = {TimeRates: "time", MemoryRates: "memory", Interval: "interval"}
-_AMOUNTS = ("kernel", "layer_floor", "tp_floor", "overhead", "gather_buffer", "dispatch_buffer")
+_AMOUNTS = (
+    "kernel", "layer_floor", "tp_floor", "tp_floor_network", "ring_step", "send", "shard_layer", "overhead",
+    "gather_buffer", "dispatch_buffer",
+)  # fmt: skip
 """Rates that are whole times and amounts of memory, not bytes per element: a number without its unit is noticed."""
 _TEXTS = (
     "framework", "summary", "source", "default_schedule", "selective", "default_recompute", "fp8_recipe",
@@ -290,5 +295,5 @@ _TEXTS = (
 _FLAGS = (
     "tensor_parallel", "pipeline_parallel", "kv_replication", "expert_tensor_parallel", "ep_spans_cp_tp",
     "hsdp_with_ep_and_tp", "context_parallel", "sequence_parallel", "shard_groups", "embedding_loss_as_layers",
-    "microbatches_divide_pp", "gradients_in_step",
+    "microbatches_divide_pp", "gradients_in_step", "gathers_beside_forward",
 )  # fmt: skip

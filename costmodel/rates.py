@@ -44,6 +44,16 @@ class TimeRates:
     tp_floor: float = quantity(
         "host time per layer and pass for each further tensor-parallel rank", "s", (0.0, 1.0), light=0.0
     )
+    tp_floor_network: float = quantity(
+        "the same for each rank where the group leaves its node", "s", (0.0, 1.0), light=0.0
+    )
+    ring_step: float = quantity(
+        "time per step of a ring beyond the wire: of each tensor-parallel collective across nodes, and of each layer's "
+        "exchange of ZeRO-1 shards",
+        "s",
+        (0.0, 1e-2),
+        light=0.0,
+    )
     tp_overlap: float = quantity("share of tensor-parallel traffic hidden behind GEMMs", "1", (0.0, 1.0))
     cp_overlap: float = quantity(
         "share of the layer's attention time that context-parallel traffic may hide behind", "1", (0.0, 1.0)
@@ -58,6 +68,11 @@ class TimeRates:
         "share of the compute beside it that data-parallel traffic may hide behind", "1", (0.0, 1.0)
     )
     pp_overlap: float = quantity("share of pipeline point-to-point traffic hidden in the steady state", "1", (0.0, 1.0))
+    send: float = quantity("host time of each send between pipeline stages", "s", (0.0, 1.0), light=0.0)
+    shard_layer: float = quantity("host time per layer of exchanging ZeRO-1 shards", "s", (0.0, 1.0), light=0.0)
+    optimizer: float = quantity(
+        "share of the operators' bandwidth that the optimizer step reaches", "1", (0.01, 1.0), light=1.0
+    )
     contention: float = quantity("slowdown of compute while communication runs beside it", "1", (0.0, 1.0))
     network: float = quantity("share of the cluster's network bandwidth that the run gets", "1", (0.01, 2.0))
     straggler: float = quantity("step time lost per doubling of the GPU count", "1", (0.0, 0.2))

@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 import numpy as np
 
@@ -85,20 +85,14 @@ def even_layers(layers: int, stages: int) -> tuple[int, ...]:
 def fill_layers(model: Model, stages: int) -> tuple[int, ...]:
     """Layers per stage as nanotron places them: stage after stage, each until the cost so far reaches its share.
 
-    The cost of a block is its matrices, the head's among them; so the first stages hold most. Stages behind the head's
-    hold nothing; they are put before it here, where they only pass on (huggingface/nanotron, build_and_set_rank; the
-    first stage's parameters that its published sweep states).
+    The cost of a block is its matrices, the head's among them, which lies on the last stage; so the first stages hold
+    most and the last ones may hold no layer (huggingface/nanotron; the first stage's parameters that its published
+    sweep states, and the time of its deep pipelines: the head shares its stage with no layer there).
     """
     layer = (2 * (model.heads + model.kv_heads) * model.head_dim + 3 * model.ffn_hidden) * model.hidden
-    total, placed = model.layers * layer + model.vocab * model.hidden, 0
-    counts: list[int] = []
-    for stage in range(1, stages):
-        reached = -(-total * stage // (layer * stages))
-        if reached > model.layers:
-            break
-        counts.append(reached - placed)
-        placed = reached
-    return (*counts, *(0,) * (stages - 1 - len(counts)), model.layers - placed)
+    total = model.layers * layer + model.vocab * model.hidden
+    ends = [min(-(-total * stage // (layer * stages)), model.layers) for stage in range(stages)]
+    return tuple(after - before for before, after in pairwise([*ends, model.layers]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,10 +67,10 @@ def test_nanotron_fills_its_first_stage_most(stages, first):
     assert sum(counts) == 32
 
 
-def test_stages_behind_nanotrons_head_are_empty():
-    """The head weighs 2.2 layers: with 16 stages of 2.1 it joins the last two layers, and a stage is left over."""
+def test_nanotrons_head_has_a_stage_for_itself_where_it_weighs_one():
+    """The head weighs 2.2 layers and a stage of 16 holds 2.1: it then steps as three layers do, not five."""
     model = replace(load_model("llama-3.1-8b"), kv_heads=32, vocab=131072)
-    assert fill_layers(model, 16)[-2:] == (0, 2)
+    assert fill_layers(model, 16)[-2:] == (2, 0)
 
 
 def test_more_stages_than_layers_is_an_error():
