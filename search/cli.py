@@ -246,7 +246,11 @@ def _calibrate(arguments: Namespace) -> int:
     from search import calibrated
 
     output_path(arguments.output, [arguments.runs, arguments.profile])
-    text, said = calibrated.fitted(arguments.runs, arguments.profile)
+    if arguments.unfitted:
+        text, said = calibrated.fitted_anew(arguments.runs, arguments.profile)
+    else:
+        with progress("fits") as show:
+            text, said = calibrated.fitted(arguments.runs, arguments.profile, show)
     write_text(arguments.output, text)
     print("\n".join(said))
     say(f"wrote {arguments.output}; use it with --profile {arguments.output}")

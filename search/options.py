@@ -301,3 +301,8 @@ def add_calibrate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("runs", metavar="RUNS.csv", help="a table of measured runs")
     parser.add_argument("-o", "--output", metavar="PROFILE.toml", required=True, help="the profile to write")
     parser.add_argument("--profile", metavar="NAME", default="megatron", help="the profile to start from (megatron)")
+    parser.add_argument(
+        "--unfitted",
+        action="store_true",
+        help="start from the rates that the profile has before any fit: how the files of shipped profiles are made",
+    )

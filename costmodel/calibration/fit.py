@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TypeVar
 
@@ -19,6 +19,12 @@ from costmodel.problem import Problem
 from costmodel.profile import Profile
 from costmodel.rates import MemoryRates, TimeRates
 from costmodel.reserved import reserved
+from hardware.errors import InputError
+
+try:
+    from scipy.optimize import least_squares
+except ImportError:
+    raise InputError("fits need SciPy: pip install 'meshscout[calibrate]'") from None
 
 Vector = NDArray[np.float64]
 Rates = TypeVar("Rates", TimeRates, MemoryRates)
@@ -33,6 +39,8 @@ WORTH = 0.9
 """A fit is kept if it lowers the mean error to less than this share of it."""
 VISIBLE = 2e-3
 """A rate whose expected spread moves no run by this much (in ln) is not fitted."""
+NOTHING = 1e-9
+"""A fitted rate below this is 0: its bound, which a fit comes near to and never reaches."""
 CLOSER = 0.5
 """How much closer a GPU's rates stay to its architecture's than these to the profile's own."""
 FULL, AGAIN = 20, 12
@@ -138,14 +146,14 @@ class Predictor:
         return np.array([of_kind(seen, held, self.runs[row].memory_kind)[i] for i, row in enumerate(rows.tolist())])
 
 
-def fit(runs: Sequence[Run], start: Rates, *, tight: float = 1.0) -> Fit:
+def fit(runs: Sequence[Run], start: Rates, *, tight: float = 1.0, only: Collection[str] | None = None) -> Fit:
     """Rates fitted to `runs`; each stays near `start` unless the runs move it.
 
     Minimises a robust sum (soft L1 of scale SCALE) of ln(predicted / measured) and of each rate's move from `start`
-    over its expected spread times `tight`. Rates that no run shows are left. Needs SciPy (`meshscout[calibrate]`).
+    over its expected spread times `tight`. Rates that no run shows, or that are not among `only`, are left.
     """
     predictor = Predictor(runs, type(start))
-    names = _visible(predictor, start, _knobs(start), predictor(start))
+    names = [name for name in visible(predictor, start) if only is None or name in only]
     return _Objective(predictor, start, names, tight).solve(start, FULL)
 
 
@@ -190,8 +198,6 @@ class _Objective:
 
     def solve(self, at: TimeRates | MemoryRates, evaluations: int, slopes: Vector | None = None) -> Fit:
         """The best rates from `at` on; `slopes` of the runs stand for the derivatives where they are given."""
-        from scipy.optimize import least_squares
-
         before, ids = self.predictor(self.start), [run.id for run in self.predictor.runs]
         if not self.names:
             return Fit(rates=self.start, moved=(), before=before, after=before)
@@ -211,22 +217,20 @@ def _knobs(rates: TimeRates | MemoryRates) -> Mapping[str, Knob]:
     return TIME_KNOBS if isinstance(rates, TimeRates) else MEMORY_KNOBS
 
 
-def _visible(
-    predictor: Predictor, start: TimeRates | MemoryRates, known: Mapping[str, Knob], before: Vector
-) -> list[str]:
-    """Rates that some run shows: moved by half of their spread either way they change a prediction."""
-    names = []
-    for name, knob in known.items():
+def visible(predictor: Predictor, start: TimeRates | MemoryRates) -> dict[str, Vector]:
+    """Rates that some run shows: moved by half of their spread either way they change a prediction; and by how much."""
+    before, found = predictor(start), {}
+    for name, knob in _knobs(start).items():
         at = knob.to_scale(getattr(start, name))
         low, high = knob.to_scale(knob.low), knob.to_scale(knob.high)
         moved = [np.clip(at + sign * 0.5 * knob.spread, low, high) for sign in (-1.0, 1.0)]
-        tried = [
-            predictor(replace(start, **{name: knob.from_scale(float(value))}))  # type: ignore[arg-type]
+        down, up = (
+            predictor(replace(start, **{name: knob.from_scale(float(value))})) - before  # type: ignore[arg-type]
             for value in moved
-        ]
-        if max(np.abs(each - before).max() for each in tried) > VISIBLE:
-            names.append(name)
-    return names
+        )
+        if max(np.abs(down).max(), np.abs(up).max()) > VISIBLE:
+            found[name] = up - down
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -318,10 +322,16 @@ def to_toml(profile: str, found: Sequence[Calibration], file: str) -> str:
                 continue
             error = float(np.mean(np.abs(np.expm1(part.after))))
             basis = f"{len(part.after)} runs of {len(it.sources)} sources, mean error {error:.1%}"
-            lines.append(f"[gpu.{it.key}.{kind}]")
-            for rate in fields(part.rates):
-                if rate.name in part.moved:
-                    value = float(f"{getattr(part.rates, rate.name):.4g}")
-                    lines.append(f'{rate.name} = {{ value = {value!r}, tag = "fitted", source = "{basis}" }}')
-            lines.append("")
+            lines += section(f"[gpu.{it.key}.{kind}]", part, dict.fromkeys(part.moved, basis))
     return "\n".join(lines)
+
+
+def section(head: str, part: Fit, basis: Mapping[str, str]) -> list[str]:
+    """A profile's table of fitted rates, each with what it rests on."""
+    lines = [head]
+    for rate in fields(part.rates):
+        if rate.name in part.moved:
+            value = float(f"{getattr(part.rates, rate.name):.4g}")
+            value = value if value > NOTHING else 0.0
+            lines.append(f'{rate.name} = {{ value = {value!r}, tag = "fitted", source = "{basis[rate.name]}" }}')
+    return [*lines, ""]

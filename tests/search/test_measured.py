@@ -139,9 +139,3 @@ def test_a_wrong_table_is_one_line(tmp_path, capsys, text, says):
 def test_output_into_a_missing_folder_is_one_line(tmp_path, capsys):
     assert main(["validate", SAMPLE, "--predictions", str(tmp_path / "no" / "p.csv")]) == 2
     assert "does not exist" in capsys.readouterr().err
-
-
-def test_calibrate_needs_runs_of_the_profile(tmp_path, capsys):
-    assert main(["calibrate", SAMPLE, "--profile", "llama3-meta", "-o", str(tmp_path / "p.toml")]) == 2
-    assert "llama3-meta" in capsys.readouterr().err
-    assert not (tmp_path / "p.toml").exists()

@@ -1,0 +1,163 @@
+"""Fit the rates of a shipped profile to a user's own runs, GPU by GPU, and tell by runs held out whether it helps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodel.calibration.fit import SCALE, VISIBLE, WORTH, Fit, Predictor, fit, refit, section, visible
+from costmodel.calibration.predict import Progress, predict
+from costmodel.calibration.runs import Run, grouped
+from costmodel.rates import MemoryRates, TimeRates
+
+Vector = NDArray[np.float64]
+Rates = TimeRates | MemoryRates
+
+LEAST = 3
+"""Fewer runs than this fit nothing."""
+RUNS_A_RATE = 3
+"""Runs for each rate that is fitted: a dozen runs fit four."""
+FOLDS, SOURCES = 5, 3
+"""Parts that are held out in turn: the sources of the runs, or this many parts where there are fewer sources."""
+FAR = 0.4
+"""A run that a fit leaves further off than this (in ln), and OUTLYING times the median, is named."""
+OUTLYING = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refined:
+    """One GPU's step times ("time") or memory against a profile: errors are ln(predicted / measured) by run.
+
+    `fit` is None where there are too few runs; `kept` tells whether it predicts runs held out of it visibly better
+    than the rates that it starts from. `seen` holds how many runs and sources each fitted rate rests on, `shown` how
+    many rates the runs show.
+    """
+
+    gpu: str
+    kind: str
+    runs: tuple[Run, ...]
+    start: Rates
+    fit: Fit | None
+    held_out: Vector
+    parts: str
+    seen: dict[str, tuple[int, int]]
+    shown: int
+
+    @property
+    def kept(self) -> bool:
+        return self.fit is not None and loss(self.held_out) < WORTH * loss(self.fit.before)
+
+    def rests_on(self, rate: str) -> str:
+        """How many runs and sources show a fitted rate, in words."""
+        return counted(*self.seen[rate])
+
+    @property
+    def outliers(self) -> list[tuple[Run, float]]:
+        """Runs that stay far off, with predicted / measured."""
+        if self.fit is None:
+            return []
+        off = np.abs(self.fit.after)
+        far = off > max(FAR, OUTLYING * float(np.median(off)))
+        return [
+            (run, float(np.exp(at))) for run, at, is_far in zip(self.runs, self.fit.after, far, strict=True) if is_far
+        ]
+
+
+def counted(runs: int, sources: int) -> str:
+    """12 runs of 1 source."""
+    return f"{runs} run{'s' if runs > 1 else ''} of {sources} source{'s' if sources > 1 else ''}"
+
+
+def loss(off: Vector) -> float:
+    """Mean of the robust loss that a fit minimises (soft L1 of scale SCALE): a single wrong row cannot decide it."""
+    return float(np.mean(np.sqrt(1.0 + (off / SCALE) ** 2) - 1.0))
+
+
+def refine(runs: Sequence[Run], progress: Progress | None = None) -> list[Refined]:
+    """Fits from the rates that the runs' profile has for each GPU, of step time and of memory."""
+    usable = [it.run for it in predict([run for run in runs if not run.oom and run.trust != "low"])]
+    jobs = []
+    for gpu, own in grouped(usable, lambda run: run.problem.cluster.gpu.name).items():
+        for kind, measured in (("time", [r for r in own if r.step_time]), ("memory", [r for r in own if r.memory])):
+            if measured:
+                jobs.append((gpu, kind, measured, folds(measured)))
+    steps = _counter(sum(1 + len(parts) for *_, (_, parts) in jobs), progress)
+    return [_refined(gpu, kind, measured, *parts, steps) for gpu, kind, measured, parts in jobs]
+
+
+def _counter(total: int, progress: Progress | None) -> Callable[[], None]:
+    done = iter(range(1, total + 1))
+    return lambda: progress(next(done), total) if progress else None
+
+
+def folds(runs: Sequence[Run]) -> tuple[str, list[list[int]]]:
+    """What is held out in turn, in words, and the places of its runs: each source, or every FOLDS-th run."""
+    sources = list(grouped(range(len(runs)), lambda place: runs[place].source).values())
+    if len(sources) >= SOURCES:
+        return f"{len(sources)} sources in turn", sources
+    parts = min(FOLDS, len(runs)) if len(runs) >= LEAST else 0
+    return f"{parts} parts in turn", [list(range(first, len(runs), parts)) for first in range(parts)]
+
+
+def _refined(
+    gpu: str, kind: str, runs: Sequence[Run], parts: str, held: Sequence[Sequence[int]], step: Callable[[], None]
+) -> Refined:
+    profile = runs[0].problem.profile
+    start: Rates = profile.time if kind == "time" else profile.memory
+    none = np.empty(0)
+    if len(runs) < LEAST:
+        return Refined(
+            gpu=gpu, kind=kind, runs=tuple(runs), start=start, fit=None, held_out=none, parts=parts, seen={}, shown=0
+        )
+    effects = visible(Predictor(runs, type(start)), start)
+    some = clearest(effects, max(1, len(runs) // RUNS_A_RATE))
+    whole = fit(runs, start, only=some)  # type: ignore[type-var]
+    step()
+    held_out = np.empty(len(runs))
+    for places in held:
+        rest = refit([run for place, run in enumerate(runs) if place not in places], start, whole)  # type: ignore[type-var]
+        held_out[places] = Predictor([runs[place] for place in places], type(start))(rest.rates)
+        step()
+    return Refined(
+        gpu=gpu, kind=kind, runs=tuple(runs), start=start, fit=whole, held_out=held_out, parts=parts,
+        seen={name: _rests_on(runs, effects[name]) for name in whole.moved}, shown=len(effects),
+    )  # fmt: skip
+
+
+def clearest(effects: dict[str, Vector], most: int) -> list[str]:
+    """The rates that the runs tell best: each next one is that whose effect the ones before explain least."""
+    left, chosen = dict(effects), list[str]()
+    while left and len(chosen) < most:
+        name = max(left, key=lambda each: float(np.linalg.norm(left[each])))
+        along = left.pop(name)
+        size = float(np.linalg.norm(along))
+        if size < VISIBLE:
+            break
+        chosen.append(name)
+        along = along / size
+        left = {other: effect - (effect @ along) * along for other, effect in left.items()}
+    return [name for name in effects if name in chosen]
+
+
+def _rests_on(runs: Sequence[Run], effect: Vector) -> tuple[int, int]:
+    moved = [run for run, size in zip(runs, np.abs(effect), strict=True) if size > VISIBLE]
+    return len(moved), len({run.source for run in moved})
+
+
+def to_toml(profile: str, found: Sequence[Refined], file: str) -> str:
+    """The text of a profile that starts from a shipped one, with the fits that are kept and what each rate rests on."""
+    lines = [f"# Rates fitted by `meshscout calibrate {file}`.", f'base = "{profile}"', ""]
+    for it in found:
+        if it.fit is not None and it.kept:
+            off = f"mean error {mean_error(it.fit.after):.1%}, held out {mean_error(it.held_out):.1%}"
+            basis = {name: f"{it.rests_on(name)}, {off}" for name in it.fit.moved}
+            lines += section(f"[gpu.{it.gpu}.{it.kind}]", it.fit, basis)
+    return "\n".join(lines)
+
+
+def mean_error(off: Vector) -> float:
+    """Mean of |predicted / measured - 1|."""
+    return float(np.mean(np.abs(np.expm1(off))))
