@@ -37,10 +37,14 @@ def slowest_stage(problem: Problem, layout: Layouts, stages: StageTable) -> Stag
     return stages.only(int(passes_of(problem, layout, stages).slowest[0]))
 
 
+def _without_loss(rates: TimeRates) -> TimeRates:
+    lost = (rate for rate in fields(TimeRates) if rate.metadata["light"] is not None)
+    return replace(rates, network=max(1.0, rates.network), **{rate.name: rate.metadata["light"] for rate in lost})
+
+
 def _whole_gpu(problem: Problem) -> Problem:
     """On a GPU that reaches its peaks."""
-    gpu, lost = problem.cluster.gpu, (rate for rate in fields(TimeRates) if rate.metadata["light"] is not None)
-    rates = replace(problem.profile.time, **{rate.name: rate.metadata["light"] for rate in lost})
+    gpu, rates = problem.cluster.gpu, _without_loss(problem.profile.time)
     whole = replace(gpu, memory_efficiency=1.0, gemm=dict.fromkeys(gpu.gemm, WHOLE))
     cluster, profile = replace(problem.cluster, gpu=whole), replace(problem.profile, time=rates)
     return replace(problem, cluster=cluster, profile=profile)
@@ -54,9 +58,8 @@ def _bare(problem: Problem) -> Problem:
 
 def _whole_links(problem: Problem) -> Problem:
     """On links that reach their bandwidth, without latency."""
-    rates = problem.profile.time
     cluster = replace(problem.cluster, levels=tuple(map(_whole_level, problem.cluster.levels)))
-    profile = replace(problem.profile, time=replace(rates, network=max(1.0, rates.network)))
+    profile = replace(problem.profile, time=_without_loss(problem.profile.time))
     return replace(problem, cluster=cluster, profile=profile)
 
 

@@ -36,7 +36,14 @@ if TYPE_CHECKING:
 OTHER_FORMATS = (".csv", ".tsv", ".json", ".jsonl", ".txt", ".xlsx", ".html", ".toml", ".yaml")
 DONE, FAULT, USAGE, INFEASIBLE, STOPPED = 0, 1, 2, 3, 128
 MODULES = {
-    "_search": ("search.engine", "search.explain", "search.frontier", "search.inputs", "search.table"),
+    "_search": (
+        "search.defaults",
+        "search.engine",
+        "search.explain",
+        "search.frontier",
+        "search.inputs",
+        "search.table",
+    ),
     "_explain": ("search.explain", "search.inputs", "search.narrative"),
     "_why": ("search.inputs", "search.table", "search.why"),
     "_plan": ("search.inputs", "search.plan", "search.table"),
@@ -114,7 +121,7 @@ def _parser(only: str | None = None) -> Parser:
 
 
 def _search(arguments: Namespace) -> int:
-    from search import table
+    from search import defaults, grounds, table
     from search.engine import search
     from search.explain import problem_json
     from search.frontier import rows_of
@@ -123,6 +130,7 @@ def _search(arguments: Namespace) -> int:
     outputs = _outputs(arguments)
     problem = read_problem(arguments)
     space = read_space(arguments, problem)
+    settings, doubts = defaults.settings(arguments, problem), grounds.doubts(problem)
     with progress() as show:
         result = search(problem, space, threads=arguments.threads, keep_all=len(outputs) > 1, progress=show)
     if result.estimate is None:
@@ -130,12 +138,14 @@ def _search(arguments: Namespace) -> int:
         raise InfeasibleError(f"{table.nothing_fits(result)}\nwhat to change says: {ask}")
     failed: InputError | None = None
     try:
-        _write(outputs, result, inputs(arguments))
+        _write(outputs, result, inputs(arguments) | {"settings": settings})
     except InputError as error:
         failed = error  # a full disk: what was searched is printed all the same
     if arguments.json:
         found = {
             "problem": problem_json(problem),
+            "inputs": settings,
+            "warnings": doubts,
             "space": asdict(result.account),
             "solver": asdict(result.solver),
             "frontier": rows_of(problem, result.frontier, result.estimate),
@@ -143,7 +153,9 @@ def _search(arguments: Namespace) -> int:
         }
         print(json.dumps(found, indent=2))
     else:
-        print(table.report(result, arguments.top, _blocks()))
+        print(table.report(result, arguments.top, _blocks(), defaults.said(settings)))
+    for doubt in doubts:
+        say(doubt)
     if failed is not None:
         raise failed
     return DONE
@@ -266,7 +278,7 @@ def _check_explain(arguments: Namespace) -> None:
             raise InputError(f"explain: the following arguments are required: {', '.join(missing)}")
         return
     usual = vars(_parser("explain").parse_args(["explain"]))
-    given = [name for name, value in vars(arguments).items() if value != usual[name]]
+    given = [name for name, value in vars(arguments).items() if value != usual[name] and name != "given"]
     more = [name.replace("_", "-") for name in given if name not in ("model", "rank", "json")]
     if arguments.model is None or more:
         raise InputError(

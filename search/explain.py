@@ -33,14 +33,14 @@ class Explanation(Scored):
         return not self.broken
 
     @property
-    def warnings(self) -> tuple[str, ...]:
+    def warnings(self) -> list[str]:
         """What of it rests on nobody's measurements."""
         shares = {f"memory_{term.name}": self.memory(term.name) for term in fields(self.cost.memory)}
         shares = {term: bytes_ / float(self.cost.memory_total[0]) for term, bytes_ in shares.items()}
         if self.fits:
             step = float(self.cost.step_time[0])
             shares |= {f"time_{term.name}": self.time(term.name) / step for term in fields(self.cost.time)}
-        return tuple(grounds.warnings(self.problem, self.grounds, shares))
+        return grounds.warnings(self.problem, self.grounds, shares)
 
     @property
     def steps(self) -> tuple[Step, ...]:
@@ -92,7 +92,7 @@ def to_json(it: Explanation) -> dict[str, object]:
         "memory_terms": {term.name: it.memory(term.name) for term in fields(cost.memory)},
         "time_terms": {term.name: it.time(term.name) for term in fields(cost.time)},
         "provenance": grounds.to_json(it.grounds),
-        "warnings": list(it.warnings),
+        "warnings": it.warnings,
         "steps": [_step_json(step) for step in it.steps],
     }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 
 from costmodel.basis import Basis, Rate
 from costmodel.problem import Problem
@@ -33,30 +33,32 @@ def short(rate: Rate) -> str:
     return {"gpu": f"GPU's {name}", "cluster": f"links' {name}"}.get(place, name)
 
 
-def doubt(problem: Problem) -> str:
-    """ "no run, inherited from hopper" where no run on this GPU is behind the profile's rates of time, else nothing."""
-    profile = problem.profile
+def doubts(problem: Problem, more: Sequence[str] = ()) -> list[str]:
+    """One line where no run on this GPU is behind the profile's rates of time, or there is `more` to say of rates."""
+    profile, gpu = problem.profile, problem.cluster.gpu
     tags = [it.tag for name, it in profile.provenance.items() if name.startswith("time.")]
-    if any(tag in ("measured", "fitted") for tag in tags):
-        return ""
-    return f"no run, inherited from {profile.rates_of}" if profile.rates_of else "no run"
+    parts = list(more)
+    if not {"measured", "fitted"} & set(tags):
+        assumed = f"{tags.count('assumed')} of {len(tags)} assumed"
+        parts.insert(0, f"no run, {f'inherited from {profile.rates_of}' if profile.rates_of else assumed}")
+    return [f"rates of profile {profile.name} on {gpu.name}: {'; '.join(parts)}"] if parts else []
 
 
-def warnings(problem: Problem, grounds: Mapping[str, Basis], shares: Mapping[str, float]) -> Iterator[str]:
-    """One line where no run is behind the rates, or an important term rests on assumed ones.
+def warnings(problem: Problem, grounds: Mapping[str, Basis], shares: Mapping[str, float]) -> list[str]:
+    """`doubts`, important terms that rest on assumed rates among them.
 
     `shares` are those of the step time, "time_gemm", and of memory, "memory_weights".
     """
-    parts = [doubt(problem)]
+    more = []
     for kind, whole in (("time", "the step"), ("memory", "memory")):
         terms = [
             f"{term.removeprefix(f'{kind}_').replace('_', ' ')} {share:.0%}"
             for term, share in shares.items()
             if term.startswith(f"{kind}_") and share >= IMPORTANT and grounds[term].tag == "assumed"
         ]
-        parts.append(f"assumed are those of {', '.join(terms)} of {whole}" if terms else "")
-    if any(parts):
-        yield f"rates of profile {problem.profile.name} on {problem.cluster.gpu.name}: {'; '.join(filter(None, parts))}"
+        if terms:
+            more.append(f"assumed are those of {', '.join(terms)} of {whole}")
+    return doubts(problem, more)
 
 
 def to_json(grounds: Mapping[str, Basis]) -> dict[str, object]:

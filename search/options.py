@@ -45,26 +45,22 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, **settings: object) -> None:
         super().__init__(**({"allow_abbrev": False} | settings))  # type: ignore[arg-type]
         self.register("action", None, _Once)
-        self.given: set[str] = set()
-
-    def parse_known_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def]
-        self.given.clear()
-        return super().parse_known_args(args, namespace)
+        self.set_defaults(given=frozenset())
 
     def error(self, message: str) -> NoReturn:
         raise InputError(f"{message} (usage: {self.prog} --help)")
 
 
 class _Once(argparse.Action):
-    """Stores a value; the second one of an option is refused, as it would silently win."""
+    """Stores a value, and its name among those `given`; the second one of an option is refused, as it would win."""
 
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: object, option: str | None = None
     ) -> None:
-        if isinstance(parser, Parser) and option is not None:
-            if self.dest in parser.given:
+        if option is not None:
+            if self.dest in namespace.given:
                 raise argparse.ArgumentError(self, "given twice")
-            parser.given.add(self.dest)
+            namespace.given |= {self.dest}
         setattr(namespace, self.dest, values)
 
 
@@ -264,7 +260,7 @@ def command_line(command: str, given: Mapping[str, object]) -> str:
     words = ["meshscout", command, str(given["model"]), str(given["cluster"])]
     for name, default in usual.items():
         value = given.get(name, default)
-        if value == default or name in ("model", "cluster"):
+        if value == default or name in ("model", "cluster", "given"):
             continue
         words.append("--as" if name == "family" else f"--{name.replace('_', '-')}")
         if value is not True:

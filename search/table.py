@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from textwrap import wrap
 
 import numpy as np
@@ -55,9 +55,9 @@ def measure(problem: Problem) -> str:
     return said
 
 
-def report(result: SearchResult, top: int, blocks: str) -> str:
-    """Title, the best layout for each of the first `top` sets of degrees on the frontier, and the account; the frontier
-    is not empty."""
+def report(result: SearchResult, top: int, blocks: str, notes: Iterable[str] = ()) -> str:
+    """Title, notes, the best layout for each of the first `top` sets of degrees on the frontier, and the account; the
+    frontier is not empty."""
     assert result.estimate is not None
     first, alike = best_of_degrees(result.frontier)
     rows = first[:top]
@@ -65,6 +65,7 @@ def report(result: SearchResult, top: int, blocks: str) -> str:
     usable = format_bytes(result.problem.cluster.gpu.usable_memory)
     more = {"#": [f"{row + 1}" for row in rows], "alike": [f"+{number}" if number else "" for number in alike[:top]]}
     lines = [title(result.problem), f"{measure(result.problem)}; memory against {usable} usable"]
+    lines += notes
     lines += ["best layout for each set of degrees; alike: others on the frontier with the same degrees", ""]
     lines.append(frontier_table(result.problem, layouts, cost, blocks, more))
     if len(first) > top:

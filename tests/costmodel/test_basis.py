@@ -105,11 +105,11 @@ def test_the_weakest_rate_that_counts_gives_the_tag():
 def test_a_share_of_a_share_is_as_well_known_as_their_product():
     """HBM's elementwise share is assumed, but runs show its product with the profile's, if that is fitted."""
     job = problem()
-    found = grounds(job, dp=8)["time_optimizer"]
+    found = grounds(job, dp=8)["time_elementwise"]
     assert {"gpu.memory_efficiency": "assumed", "time.memory_bandwidth": "fitted"}.items() <= {
         rate.name: rate.provenance.tag for rate in found.rates
     }.items()
     assert found.tag == "fitted"
     weak = {**job.profile.provenance, "time.memory_bandwidth": Provenance("inherited", "hopper")}
-    other = grounds(replace(job, profile=replace(job.profile, provenance=weak)), dp=8)["time_optimizer"]
+    other = grounds(replace(job, profile=replace(job.profile, provenance=weak)), dp=8)["time_elementwise"]
     assert other.tag == "assumed"

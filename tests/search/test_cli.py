@@ -146,7 +146,7 @@ def test_search_json_has_the_documented_keys_and_adds_up(run: Callable[..., Outc
     code, out, _ = run(*SEARCH, "--json", "--all", "all.parquet")
     found = json.loads(out)
     assert code == 0
-    assert set(found) == {"problem", "space", "solver", "frontier", "seconds"}
+    assert set(found) == {"problem", "inputs", "warnings", "space", "solver", "frontier", "seconds"}
     assert found["problem"]["seq_len"] == 8192
     assert (found["problem"]["model"], found["problem"]["mfu_peak"]) == ("llama-3.1-8b", "bf16")
     space = found["space"]

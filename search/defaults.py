@@ -1,0 +1,43 @@
+"""What a search took, and which of it nobody typed."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Iterator, Mapping
+from textwrap import wrap
+
+from costmodel.problem import Problem
+
+WORKLOAD = ("seq_len", "global_batch", "precision", "grad_dtype", "moments_dtype", "memory_margin", "flops_convention")
+EXPERTS = ("expert_load", "routed_nodes")
+WIDTH = 120
+
+Settings = Mapping[str, Mapping[str, object]]
+"""By the name of an option, with underscores: `value`, and whether it is the `default`."""
+
+
+def settings(arguments: Namespace, problem: Problem) -> Settings:
+    """What was searched with, typed or not; `rates_of` and the ZeRO stages with a pipeline follow from the profile."""
+    profile, names = problem.profile, (*WORKLOAD, *EXPERTS * problem.model.is_moe)
+    values: dict[str, object] = {name: getattr(problem.workload, name) for name in names}
+    values |= {"profile": profile.name, "rates_of": profile.rates_of or None, "space": arguments.space}
+    found = {name: {"value": value, "default": name not in arguments.given} for name, value in values.items()}
+    for name, stages in (("zero_stages", profile.zero_stages), ("zero_stages_with_pp", profile.zero_stages_with_pp)):
+        taken = [stage for stage in stages if not arguments.zero or stage in arguments.zero]
+        found[name] = {"value": taken, "default": "zero" not in arguments.given}
+    return found
+
+
+def said(found: Settings) -> Iterator[str]:
+    """The defaults, as options without their dashes; nothing where all was typed."""
+    taken = {name: it["value"] for name, it in found.items() if it["default"]}
+    parts = [
+        f"{name.replace('_', ' ' if name.startswith(('rates', 'zero')) else '-')} {_text(value)}"
+        for name, value in taken.items()
+    ]
+    if parts:
+        yield from wrap(f"defaults: {', '.join(parts)}", WIDTH, subsequent_indent=" " * 10, break_on_hyphens=False)
+
+
+def _text(value: object) -> str:
+    return " ".join(map(str, value)) if isinstance(value, list) else "no GPU" if value is None else f"{value}"
