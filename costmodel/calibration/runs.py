@@ -44,6 +44,9 @@ FALLBACK = "torchtitan"
 SLOW_BUSBW = 432.0
 """GB/s inside a node below which nanotron's machines were in their slow state."""
 
+BF16_GRADIENTS = ("megatron-bridge", "nemo")
+"""Frameworks whose published recipes set grad_reduce_in_fp32 to false."""
+
 LIGER = {"logit_bytes": 0.0, "norm_saved": 2.0}
 """Rates of memory where Liger's kernels ran."""
 
@@ -132,7 +135,7 @@ def run_of(row: Mapping[str, str], profile: Profile | None = None) -> Run:
         seq_len=_int(row, "seq"),
         global_batch=_int(row, "gbs"),
         precision=precision,
-        grad_dtype="fp16" if precision == "fp16" else profile.grad_dtype,
+        grad_dtype=_gradients(row["framework"].lower(), precision, profile),
         moments_dtype=profile.moments_dtype,
         routed_nodes=model.routed_nodes,
         optimizer_offload=1.0 if re.search(r"CPU Adam\w* offload", row.get("overlap_flags", "")) else 0.0,
@@ -157,6 +160,13 @@ def run_of(row: Mapping[str, str], profile: Profile | None = None) -> Run:
         source=row.get("source", ""),
         recompute_stated=bool(row.get("recompute")),
     )
+
+
+def _gradients(framework: str, precision: str, profile: Profile) -> str:
+    """fp16 training keeps gradients of its own type; the recipes of NeMo and Megatron-Bridge reduce them in bf16."""
+    if precision == "fp16":
+        return "fp16"
+    return "bf16" if framework.startswith(BF16_GRADIENTS) else profile.grad_dtype
 
 
 def _trust(row: Mapping[str, str]) -> str:

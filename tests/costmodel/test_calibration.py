@@ -39,10 +39,19 @@ def test_a_row_is_the_job_that_ran():
     assert run.step_time == 10
 
 
-def test_fp16_runs_have_fp16_gradients():
-    """Megatron-LM accumulates in fp32 only for bf16; DeepSpeed's FP16Optimizer keeps an fp32 copy in the optimizer."""
-    assert run_of(ROW | {"precision": "fp16"}).problem.workload.grad_dtype == "fp16"
-    assert run_of(ROW).problem.workload.grad_dtype == "fp32"
+@pytest.mark.parametrize(
+    ("change", "gradients"),
+    [
+        ({"precision": "fp16"}, "fp16"),
+        ({}, "fp32"),
+        ({"framework": "megatron-bridge"}, "bf16"),
+        ({"framework": "NeMo 24.12"}, "bf16"),
+    ],
+)
+def test_gradients_are_of_the_type_that_ran(change, gradients):
+    """Megatron-LM accumulates in fp32 only for bf16; the recipes of NeMo and Megatron-Bridge set grad_reduce_in_fp32
+    to false."""
+    assert run_of(ROW | change).problem.workload.grad_dtype == gradients
 
 
 def test_a_row_of_no_stated_trust_counts():

@@ -15,6 +15,7 @@ from costmodel.memory import ALLOCATED, Memory, in_flight, memory
 from costmodel.model import Model, load_model
 from costmodel.params import mtp, total
 from costmodel.problem import Problem
+from costmodel.profile import RecomputeSet
 from costmodel.split import split_table
 from tests.strategies import candidates, problem, problems
 
@@ -103,6 +104,21 @@ def test_qwen3_allocates_what_was_measured():
     case = problem(QWEN3_30B, "dgx-h100", 16, global_batch=1024)
     found = one(case, ep=16, dp=16).allocated[0] / GIB
     assert found == pytest.approx(62.166, rel=0.02)
+
+
+@pytest.mark.parametrize(("degrees", "measured"), [({"tp": 4, "pp": 4, "dp": 2}, 51.78), ({"tp": 8, "pp": 4}, 46.75)])
+def test_fp8_on_hopper_keeps_two_bytes_a_weight(degrees, measured):
+    """Llama 3 70B in fp8 with bf16 gradients, MLP recomputed at TP 4: Megatron-Bridge's table of an SFT on 32 H100."""
+    case = problem("llama-3.1-70b", gpus=32, precision="fp8", grad_dtype="bf16", seq_len=4096, global_batch=32)
+    sets = (RecomputeSet(name="none"), RecomputeSet(name="mlp", modules=("mlp",)))
+    case = replace(case, profile=replace(case.profile, recompute=(*sets, case.profile.recompute[-1])))
+    layout = {
+        "vpp": 5,
+        "schedule": SCHEDULES.index("interleaved"),
+        "sequence_parallel": 1,
+        "recompute": degrees["tp"] < 8,
+    }
+    assert one(case, **degrees, **layout).allocated[0] / GIB == pytest.approx(measured, rel=0.06)
 
 
 def test_deepseek_v3_on_gb200_holds_what_nvidia_accounts_for():
