@@ -1,0 +1,32 @@
+"""Make every page and picture here again: `python docs/make.py`, a matter of minutes; needs the extra `dev`."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+HERE = Path(__file__).parent
+FRONTIER = ("search", "llama-3.1-70b", "dgx-h100", "--gpus", "64")
+"""The search that README's picture shows."""
+
+
+def run(*arguments: str | Path) -> None:
+    """One command of this project's Python, from its root; ends all if it fails."""
+    print(" ".join(map(str, arguments)), file=sys.stderr, flush=True)
+    subprocess.run([sys.executable, *map(str, arguments)], cwd=HERE.parent, check=True)
+
+
+def main() -> None:
+    """The order matters: pages quote what is made before them."""
+    run(HERE / "make_accuracy.py")
+    run(HERE / "make_worked_examples.py")
+    with tempfile.TemporaryDirectory() as folder:
+        frontier = Path(folder) / "frontier.parquet"
+        run("-m", "search", *FRONTIER, "-o", frontier)
+        run(HERE / "draw_frontier.py", frontier, HERE / "frontier.svg")
+
+
+if __name__ == "__main__":
+    main()
