@@ -10,10 +10,10 @@ from costmodel.layouts import Column, Layouts
 from costmodel.memory import Memory
 from costmodel.problem import Problem
 
-PER_PASS = 1.5
-"""Tensors of a layer and micro-batch that wait at a time: outputs of two row-parallel GEMMs less what was reused."""
-WARM_UP = 2.0
-"""A stage with more micro-batches in flight waits for later ones at a step's start, and its host runs ahead then."""
+PER_PASS = 1.8
+"""Tensors of a layer and pass that wait at a time: outputs of two row-parallel GEMMs less what was used again."""
+WARMED_UP = 2
+"""Stages above which a slow host runs ahead too: in the warm-up, when the GPU waits for the stages behind."""
 
 
 def reserved(problem: Problem, layouts: Layouts, need: Memory) -> Column:
@@ -36,9 +36,11 @@ def waiting(problem: Problem, layouts: Layouts) -> Column:
     size = layouts.micro_batch.astype(np.float64)
     tokens = size * work.seq_len / layouts.cp.astype(np.float64)
     micro_batches = np.maximum(work.global_batch / (layouts.dp * size), 1.0)
-    launched = PER_PASS * model.layers / pp * micro_batches
     per_token = 3.0 * flops.layer(model, work.seq_len, moe=model.layer_is_moe[-1])
-    ahead = (tokens * per_token / tp >= rates.host_flops * tp) | (np.minimum(pp, micro_batches) > WARM_UP)
-    count = np.minimum(rates.waiting_tensors, launched) * ahead * shares(model, layouts)["gathered"]
+    ahead = tokens * per_token / tp >= rates.host_flops * tp
+    warm_up = (np.minimum(pp, micro_batches) - 1.0) * (pp > WARMED_UP)
+    passes = np.where(ahead, micro_batches, warm_up)
+    launched = PER_PASS * model.layers / pp * passes
+    count = np.minimum(rates.waiting_tensors, launched) * shares(model, layouts)["gathered"]
     total: Column = count * tokens * (2.0 * model.hidden)
     return total
