@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -15,7 +16,9 @@ FRONTIER = ("search", "llama-3.1-70b", "dgx-h100", "--gpus", "64")
 def run(*arguments: str | Path) -> None:
     """One command of this project's Python, from its root; ends all if it fails."""
     print(" ".join(map(str, arguments)), file=sys.stderr, flush=True)
-    subprocess.run([sys.executable, *map(str, arguments)], cwd=HERE.parent, check=True)
+    here = {**os.environ, "PYTHONPATH": str(HERE.parent)}
+    call = [sys.executable, *map(str, arguments)]
+    subprocess.run(call, cwd=HERE.parent, env=here, stdout=subprocess.DEVNULL, check=True)
 
 
 def main() -> None:

@@ -51,6 +51,8 @@ LIGER = {"logit_bytes": 0.0, "norm_saved": 2.0}
 """Rates of memory where Liger's kernels ran."""
 
 REQUIRED = ("model", "hidden", "layers", "heads", "vocab", "gpu", "gpus", "framework", "gbs", "mbs", "seq")
+LARGEST = 1e9
+"""No count or width of a run is above this."""
 TRUSTS = ("ok", "medium", "low")
 RUNS = Path(__file__).parents[1] / "data" / "runs.csv.gz"
 """Published, measured runs, each with its source."""
@@ -400,4 +402,6 @@ def _int(row: Mapping[str, str], name: str, default: int | None = None) -> int:
         return default
     if value != int(value):
         raise InputError(f"{name} = {value:g} is not a whole number")
+    if value > LARGEST or (value == 0 and name in REQUIRED):
+        raise InputError(f"{name} = {value:g} is out of range")
     return int(value)
