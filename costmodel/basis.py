@@ -38,7 +38,7 @@ class Rate:
     """A number of the profile ("time.gemm"), the GPU ("gpu.peak.bf16") or the cluster's links that an estimate uses.
 
     `value` is in `unit` (SI), None for a table; `moves` is the share of a term by which STEP moves it. `under`
-    names the rate of the profile that multiplies this one: where that was fitted, the fit holds for their product.
+    names the rate of the profile that multiplies this one: where that was found in runs, it holds for their product.
     """
 
     name: str
@@ -121,7 +121,7 @@ def _felt(
 
 def _ordered(rates: list[Rate]) -> tuple[Rate, ...]:
     """Those that count first, among these the weakest, among equals the one that moves most."""
-    found = {rate.name for rate in rates if rate.provenance.tag in ("measured", "fitted")}
+    found = {rate.name for rate in rates if rate.provenance.tag != "assumed"}
 
     def place(rate: Rate) -> tuple[bool, int, float]:
         weak = 0 if rate.under in found else WEAKER.index(rate.provenance.tag)

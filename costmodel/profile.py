@@ -110,6 +110,8 @@ class Profile:
     """the shipped profile that this is, or that a user's file starts from; empty for one that starts from none"""
     rates_of: str = ""
     """GPU or architecture whose fitted rates these are; empty for the profile's own"""
+    fitted_on: tuple[str, ...] = ()
+    """GPUs whose runs are behind these rates"""
     by_gpu: ByGpu = field(default_factory=dict)
     provenance: Mapping[str, Provenance] = field(default_factory=dict)
 
@@ -119,8 +121,15 @@ class Profile:
         if not key:
             return replace(self, by_gpu={})
         rates = self.by_gpu[key].on(key, gpu.name)
-        found = {**self.provenance, **rates.provenance}
-        return replace(self, time=rates.time, memory=rates.memory, rates_of=key, by_gpu={}, provenance=found)
+        return replace(
+            self,
+            time=rates.time,
+            memory=rates.memory,
+            rates_of=key,
+            fitted_on=(key,) if key == gpu.name else rates.fitted_on,
+            by_gpu={},
+            provenance={**self.provenance, **rates.provenance},
+        )
 
     def recompute_code(self, name: str) -> int:
         """Index of a recompute set; `selective` is the recommended one. Raises InputError with the known names."""

@@ -34,14 +34,14 @@ def short(rate: Rate) -> str:
 
 
 def doubts(problem: Problem, more: Sequence[str] = ()) -> list[str]:
-    """One line where no run on this GPU is behind the profile's rates of time, or there is `more` to say of rates."""
-    profile, gpu = problem.profile, problem.cluster.gpu
-    tags = [it.tag for name, it in profile.provenance.items() if name.startswith("time.")]
-    parts = list(more)
-    if not {"measured", "fitted"} & set(tags):
+    """One line where no run on this GPU is behind the profile's rates, or there is `more` to say of them."""
+    profile, gpu, parts = problem.profile, problem.cluster.gpu.name, list(more)
+    if gpu not in profile.fitted_on:
+        tags = [it.tag for name, it in profile.provenance.items() if name.startswith("time.")]
+        whence = ", ".join(profile.fitted_on) or profile.rates_of
         assumed = f"{tags.count('assumed')} of {len(tags)} assumed"
-        parts.insert(0, f"no run, {f'inherited from {profile.rates_of}' if profile.rates_of else assumed}")
-    return [f"rates of profile {profile.name} on {gpu.name}: {'; '.join(parts)}"] if parts else []
+        parts.insert(0, f"no run, {f'inherited from {whence}' if whence else assumed}")
+    return [f"rates of profile {profile.name} on {gpu}: {'; '.join(parts)}"] if parts else []
 
 
 def warnings(problem: Problem, grounds: Mapping[str, Basis], shares: Mapping[str, float]) -> list[str]:

@@ -6,11 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodel.basis import Basis, basis
+from costmodel.basis import UNKNOWN, Basis, basis
 from costmodel.estimate import estimate
 from costmodel.layouts import SCHEDULES, Layouts
 from costmodel.problem import Problem
 from costmodel.rates import TimeRates
+from hardware.catalog import cluster_names, load_cluster
 from hardware.reader import Provenance
 from tests.strategies import candidates, problem, problems
 
@@ -110,6 +111,19 @@ def test_a_share_of_a_share_is_as_well_known_as_their_product():
         rate.name: rate.provenance.tag for rate in found.rates
     }.items()
     assert found.tag == "fitted"
-    weak = {**job.profile.provenance, "time.memory_bandwidth": Provenance("inherited", "hopper")}
-    other = grounds(replace(job, profile=replace(job.profile, provenance=weak)), dp=8)["time_elementwise"]
-    assert other.tag == "assumed"
+    for tag in ("inherited", "assumed"):
+        weak = {**job.profile.provenance, "time.memory_bandwidth": Provenance(tag, "hopper")}
+        other = grounds(replace(job, profile=replace(job.profile, provenance=weak)), dp=8)["time_elementwise"]
+        assert other.tag == tag
+        assert other.weakest is not None
+        assert other.weakest.name == "time.memory_bandwidth"
+
+
+@pytest.mark.parametrize("machine", cluster_names())
+def test_every_number_of_every_machine_that_moves_a_term_has_a_source(machine):
+    gpus = 2 * load_cluster(machine).gpus_per_node
+    found = grounds(problem(machine=machine, gpus=gpus), tp=2, dp=gpus // 2, zero_stage=1)
+    assert any(rate.name.startswith("cluster.") for rate in found["time_data_parallel"].rates)
+    for term in found.values():
+        for rate in term.rates:
+            assert rate.provenance != UNKNOWN, rate.name

@@ -6,7 +6,7 @@ import pytest
 
 from costmodel.profile import load_profile, profile_names
 from costmodel.rates import Interval, MemoryRates, TimeRates
-from hardware.catalog import load_gpu
+from hardware.catalog import gpu_names, load_gpu
 from hardware.errors import InputError
 
 
@@ -128,6 +128,18 @@ def test_a_rate_carries_its_tag_to_the_gpu_that_takes_it(tmp_path):
     mine = load_profile(str(own)).on(load_gpu("H100-SXM")).provenance
     assert mine["time.kernel"] == ("measured", "a trace")
     assert mine["time.gemm"] == ("inherited", f"profile megatron, fitted: {h100.source}")
+    assert "H100-SXM" in load_profile(str(own)).on(load_gpu("H100-SXM")).fitted_on
+
+
+def test_every_rate_of_every_profile_has_a_source_on_every_gpu():
+    for name in profile_names():
+        profile = load_profile(name)
+        for gpu in gpu_names():
+            found = profile.on(load_gpu(gpu)).provenance
+            for kind, rates in (("time", TimeRates), ("memory", MemoryRates), ("interval", Interval)):
+                for rate in fields(rates):
+                    assert found[f"{kind}.{rate.name}"].source, (name, gpu, rate.name)
+                    assert "no source given" not in found[f"{kind}.{rate.name}"].source, (name, gpu, rate.name)
 
 
 def test_a_gpus_fit_stands_over_its_architectures():

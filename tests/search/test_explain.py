@@ -289,7 +289,7 @@ def test_each_term_shows_what_it_rests_on_and_its_time_at_the_speed_of_light(
             "torchtitan",
             r"rates of profile torchtitan on MI300X: no run, \d+ of \d+ assumed; assumed are those of gemm ",
         ),
-        ("dgx-h200", "megatron", r"rates of profile megatron on H200: no run, inherited from hopper"),
+        ("dgx-h200", "megatron", r"rates of profile megatron on H200: no run, inherited from H100-SXM"),
     ],
 )
 def test_rates_without_a_run_are_warned_of_in_one_line(
