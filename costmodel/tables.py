@@ -16,18 +16,17 @@ def bilinear(rows: ArrayLike, columns: ArrayLike, values: Sequence[Sequence[floa
     y is looked up along rows and x along columns; both float64 of one length.
     """
     table = np.asarray(values, dtype=np.float64)
+    flat, (height, width) = table.ravel(), table.shape
     i, up = _place(np.asarray(rows, dtype=np.float64), y)
     j, right = _place(np.asarray(columns, dtype=np.float64), x)
-    below = table[i, j] + right * (table[i, _next(table, j, 1)] - table[i, j])
-    i = _next(table, i, 0)
-    above = table[i, j] + right * (table[i, _next(table, j, 1)] - table[i, j])
+    at, one = i * width + j, 1 * (j < width - 1)
+    left = flat.take(at)
+    below = left + right * (flat.take(at + one) - left)
+    at = at + width * (i < height - 1)
+    left = flat.take(at)
+    above = left + right * (flat.take(at + one) - left)
     result: Column = below + up * (above - below)
     return result
-
-
-def _next(table: Column, index: Column, axis: int) -> Column:
-    following: Column = np.minimum(index + 1, table.shape[axis] - 1)
-    return following
 
 
 def _place(knots: Column, x: Column) -> tuple[Column, Column]:

@@ -54,7 +54,8 @@ def account(result: SearchResult) -> str:
     """The candidates, and the rule under which each one that is not feasible was counted."""
     count = result.account
     lines = [
-        f"{count.candidates:,} candidates: {count.feasible:,} feasible, {len(result.frontier):,} on the frontier; "
+        f"{count.candidates:,} candidates: {count.feasible:,} {'or more ' * bool(count.bounded)}feasible, "
+        f"{len(result.frontier):,} on the frontier; "
         f"{count.scored:,} scored, {result.solver.skeletons:,} skeletons by CP-SAT ({result.solver.status})"
     ]
     counted = {rule: number for rule, number in count.pruned.items() if number} | {"bounded": count.bounded}

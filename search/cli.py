@@ -132,7 +132,14 @@ def _search(arguments: Namespace) -> int:
     space = read_space(arguments, problem)
     settings, doubts = defaults.settings(arguments, problem), grounds.doubts(problem)
     with progress() as show:
-        result = search(problem, space, threads=arguments.threads, keep_all=len(outputs) > 1, progress=show)
+        result = search(
+            problem,
+            space,
+            threads=arguments.threads,
+            keep_all=len(outputs) > 1,
+            bounds=not arguments.no_bounds,
+            progress=show,
+        )
     if result.estimate is None:
         ask = command_line("why", vars(arguments))
         raise InfeasibleError(f"{table.nothing_fits(result)}\nwhat to change says: {ask}")

@@ -29,6 +29,8 @@ from search.space import SearchSpace
 
 BLOCK = 512
 """Skeletons of a block at most: their layers are costed together."""
+WAVE = 8
+"""Blocks that are scored before others know of their points."""
 TILE = 16_384
 """Layouts whose columns are in the core's cache together."""
 
@@ -40,7 +42,8 @@ class Account:
     """Where every candidate went: candidates = sum of pruned + bounded + feasible.
 
     `pruned` counts each rejected tuple under the first rule, in the order of its keys, that rejects it; `scored` are
-    the tuples whose memory and time were computed, `bounded` those that a proven bound excluded.
+    the tuples whose memory and time were computed, `bounded` those that a proven bound excluded: they do not fit, or
+    others beat them. `feasible` are those of the scored that fit.
     """
 
     candidates: int
@@ -82,18 +85,21 @@ def search(
     *,
     threads: int | None = None,
     keep_all: bool = False,
+    bounds: bool = False,
     progress: Progress | None = None,
 ) -> SearchResult:
     """Score every candidate of the space.
 
-    `threads` (default: the cores that the process may use) changes the speed and nothing else. `progress` is called
-    with the number of skeletons done and their total. Raises InputError where no layout can be meant (see
+    With `bounds` those are passed over of which a bound proves that they do not fit or that another beats them: the
+    frontier is the same, and the account counts them as `bounded` (with `keep_all` none). `threads` (default: the cores
+    that the process may use) changes the speed and nothing else. `progress` is called with the number of skeletons done
+    and their total. Raises InputError where no layout can be meant (see
     enumerate_skeletons); a space without a feasible layout is a result with an empty frontier.
     """
     start = time.perf_counter()
     skeletons = enumerate_skeletons(problem, space, skeleton_rules(problem, space))
     enumerated = time.perf_counter()
-    work = Work(problem, space, skeletons, keep_all)
+    work = Work(problem, space, skeletons, keep_all=keep_all, bounds=bounds and not keep_all)
     total = work.run(threads or _cores(), progress)
     account = work.account(total)
     ranked, kept = total.frontier.points.layouts, concatenate(total.kept).ranked().layouts if keep_all else None
@@ -115,33 +121,49 @@ def search(
 class Tally:
     """What a part of the space came to; parts are added in the order of the blocks."""
 
-    def __init__(self, rules: int) -> None:
+    def __init__(self, rules: int, sieve: Sieve | None = None) -> None:
         self.rejected = [0] * rules
-        self.scored = self.feasible = 0
+        self.bounded = self.scored = self.feasible = 0
         self.frontier = Frontier()
-        self.sieve = Sieve()
+        self.sieve = sieve or Sieve()
         self.kept: list[Points] = []
 
     def add(self, other: Tally) -> None:
         """Take in another part."""
         self.rejected = [own + more for own, more in zip(self.rejected, other.rejected, strict=True)]
+        self.bounded += other.bounded
         self.scored += other.scored
         self.feasible += other.feasible
         self.frontier.add(other.frontier.points)
+        self.sieve = self.sieve.plus(other.sieve.seconds, other.sieve.headroom)
         self.kept += other.kept
 
 
 class Work:
-    """One search's scoring: blocks of skeletons, scored by threads and added up in their order."""
+    """One search's scoring: blocks of skeletons, scored by threads and added up in their order.
 
-    def __init__(self, problem: Problem, space: SearchSpace, skeletons: Skeletons, keep_all: bool = False) -> None:
-        self.problem, self.space, self.skeletons, self.keep_all = problem, space, skeletons, keep_all
+    Each block of a wave knows the points of the waves before it, so what a bound excludes does not depend on threads.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        space: SearchSpace,
+        skeletons: Skeletons,
+        *,
+        keep_all: bool = False,
+        bounds: bool = False,
+    ) -> None:
+        self.problem, self.space, self.skeletons = problem, space, skeletons
+        self.keep_all, self.bounds = keep_all, bounds
         self.expansion, self.memory = Expansion(problem, space), memory_rule(problem)
         table = skeletons.table
         order = np.lexsort([table[axis] for axis in ("dp", "pp", "etp", "ep", "cp", "tp")])
-        size = min(BLOCK, max(BLOCK // 8, -(-len(order) // 8)))
-        starts = range(0, len(order), size)
-        self.blocks = [{axis: column[order[at : at + size]] for axis, column in table.items()} for at in starts]
+        size = min(BLOCK, max(BLOCK // 8, -(-len(order) // WAVE)))
+        blocks = [{axis: column[order[at : at + size]] for axis, column in table.items()} for at in
+                  range(0, len(order), size)]  # fmt: skip
+        count = -(-len(blocks) // WAVE)
+        self.waves = [blocks[first::count] for first in range(count)]
         self.stages = problem.split(np.unique(table["pp"]).tolist()) if len(order) else None
 
     def run(self, threads: int, progress: Progress | None) -> Tally:
@@ -149,50 +171,60 @@ class Work:
         total, stop, done = Tally(len(self.expansion.rules)), threading.Event(), 0
         pool = ThreadPoolExecutor(max_workers=threads)
         try:
-            futures = [pool.submit(self.score, block, stop) for block in self.blocks]
-            for future, block in zip(futures, self.blocks, strict=True):
-                total.add(future.result())
-                done += len(block["tp"])
-                if progress:
-                    progress(done, len(self.skeletons))
+            for wave in self.waves:
+                futures = [pool.submit(self.score, block, total.sieve, stop) for block in wave]
+                for future, block in zip(futures, wave, strict=True):
+                    total.add(future.result())
+                    done += len(block["tp"])
+                    if progress:
+                        progress(done, len(self.skeletons))
         finally:
             stop.set()
             pool.shutdown(wait=True, cancel_futures=True)
         return total
 
-    def score(self, skeletons: Table, stop: threading.Event) -> Tally:
-        """Everything about a block of skeletons."""
-        tally = Tally(len(self.expansion.rules))
+    def score(self, skeletons: Table, sieve: Sieve, stop: threading.Event) -> Tally:
+        """Everything about a block of skeletons; `sieve` holds points of others."""
+        tally = Tally(len(self.expansion.rules), sieve)
         block = self.expansion.block(skeletons, tally.rejected)
         if block is None or self.stages is None:
             return tally
         scorer = Scorer(self.problem, self.stages, block)
         for product in block.products():
-            costs = scorer.costs(product)
-            size = max(1, TILE * len(product.rows) // len(product))
-            for at in range(0, len(product.rows), size):
-                if stop.is_set():
-                    return tally
-                rows = slice(at, at + size)
-                self._score(tally, block, product.take(rows), costs.take(rows))
+            self._score_product(tally, block, product, scorer.costs(product), stop)
         return tally
+
+    def _score_product(self, tally: Tally, block: Block, product: Product, costs: Costs, stop: threading.Event) -> None:
+        """Score a product by tiles; with bounds those rows first that may be fastest, and none that cannot matter."""
+        rows, scored = np.arange(len(product.rows)), tally.scored
+        size = max(1, TILE * len(rows) // len(product))
+        if self.bounds:
+            best = costs.best()
+            seconds, headroom = best.step_time(self.problem).ravel(), best.headroom(self.problem).ravel()
+            rows = rows[self.memory.mask({"memory_headroom": headroom})]
+            rows = rows[np.argsort(seconds[rows], kind="stable")]
+        while len(rows) and not stop.is_set():
+            tile, rows = rows[:size], rows[size:]
+            if self.bounds:
+                tile = tile[tally.sieve.may_enter(seconds[tile], headroom[tile])]
+            if len(tile):
+                self._score(tally, block, product.take(tile), costs.take(tile))
+        tally.bounded += len(product) - (tally.scored - scored)
 
     def _score(self, tally: Tally, block: Block, product: Product, costs: Costs) -> None:
         """Score every layout of a product, and keep what may be on the frontier."""
         seconds, headroom = costs.step_time(self.problem), costs.headroom(self.problem)
-        fits = self.memory.mask({"memory_headroom": headroom})
-        feasible = int(np.count_nonzero(fits))
+        wanted = self.memory.mask({"memory_headroom": headroom})
+        feasible = int(np.count_nonzero(wanted))
         tally.scored += len(product)
         tally.feasible += feasible
-        if not feasible:
-            return
-        if not self.keep_all:
-            fits &= tally.sieve.may_enter(seconds, headroom)
-        if fits.any():
-            places = np.nonzero(fits)
+        if feasible and not self.keep_all:
+            wanted &= tally.sieve.may_enter(seconds, headroom)
+        if feasible and wanted.any():
+            places = np.nonzero(wanted)
             points = self._points(block, product, places, seconds[places], headroom[places])
             tally.frontier.add(points)
-            tally.sieve.add(seconds[places], headroom[places])
+            tally.sieve = tally.sieve.plus(seconds[places], headroom[places])
             if self.keep_all:
                 tally.kept.append(points)
 
@@ -211,10 +243,16 @@ class Work:
         pruned[self.memory.name] = total.scored - total.feasible
         grid = self.space.grid(self.problem.workload.gpus)
         candidates = expansion.weight(grid["dp"] * grid["cp"])
-        found = sum(pruned.values()) + total.feasible
+        found = sum(pruned.values()) + total.bounded + total.feasible
         if candidates != found:
             raise RuntimeError(f"{candidates} candidates, but {found} pruned, bounded or feasible")
-        return Account(candidates=candidates, pruned=pruned, bounded=0, scored=total.scored, feasible=total.feasible)
+        return Account(
+            candidates=candidates,
+            pruned=pruned,
+            bounded=total.bounded,
+            scored=total.scored,
+            feasible=total.feasible,
+        )
 
 
 def _cores() -> int:

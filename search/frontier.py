@@ -133,10 +133,11 @@ def rows_of(problem: Problem, layouts: Layouts, cost: Estimate) -> list[dict[str
 def provenance(result: SearchResult, inputs: Mapping[str, object] | None = None) -> dict[str, object]:
     """Where a result comes from: inputs and their SHA-256, versions, the account of the space, the solver.
 
-    `inputs` is what the caller was given (names, files); it is stored as it is. No time and no thread count: the same
-    search gives the same provenance.
+    `inputs` is what the caller was given (names, files); it is stored as it is. No time, no thread count and nothing
+    that bounds change: the same search gives the same provenance.
     """
     problem, account = result.problem, result.account
+    pruned = {rule: count for rule, count in account.pruned.items() if rule != "memory"}
     parts = {
         "model": problem.model,
         "cluster": problem.cluster,
@@ -151,7 +152,11 @@ def provenance(result: SearchResult, inputs: Mapping[str, object] | None = None)
         "limits": {axis: list(values) for axis, values in result.space.limits.items()},
         "sha256": {name: fingerprint(part) for name, part in parts.items()},
         "versions": {"meshscout": VERSION} | {name: version(name) for name in ("numpy", "ortools", "pyarrow")},
-        "space": asdict(account),
+        "space": {
+            "candidates": account.candidates,
+            "pruned": pruned,
+            "left": account.candidates - sum(pruned.values()),
+        },
         "solver": {"status": result.solver.status, "solutions": result.solver.skeletons},
         "flops_convention": problem.workload.flops_convention,
     }

@@ -43,6 +43,7 @@ def concatenate(parts: list[Points]) -> Points:
 
 
 _EMPTY = np.empty(0, dtype=np.int64)
+_NOTHING = np.empty(0)
 
 
 class Frontier:
@@ -79,41 +80,35 @@ def _running_best(points: Points) -> Column:
 
 
 class Sieve:
-    """Step times and headrooms seen so far, which tell apart what another beats in both from what may be best.
+    """Step times [s] and headrooms [B] of layouts that fit, to tell what may be on the frontier beside them.
 
-    A layout that another beats strictly in step time and in headroom is not on the frontier, whatever MFU rounds to.
+    A layout that another beats strictly in step time and in headroom is not, whatever MFU rounds to.
     """
 
     BINS = 256
 
-    def __init__(self) -> None:
-        self.seconds = np.empty(0)
-        self.headroom = np.empty(0)
-        self._low, self._per_byte, self._limit = 0.0, 0.0, np.full(self.BINS + 1, np.inf)
-
-    def add(self, seconds: Column, headroom: Column) -> None:
-        """Take in points; those that others beat are dropped."""
-        seconds, headroom = np.concatenate([self.seconds, seconds]), np.concatenate([self.headroom, headroom])
+    def __init__(self, seconds: Column = _NOTHING, headroom: Column = _NOTHING) -> None:
         order = np.lexsort((seconds, -headroom))
         seconds, headroom = seconds[order], headroom[order]
-        best = np.minimum.accumulate(np.concatenate([[np.inf], seconds]))[:-1]
-        kept = seconds < best
+        kept = seconds < np.minimum.accumulate(np.concatenate([[np.inf], seconds]))[:-1]
         self.seconds, self.headroom = seconds[kept], headroom[kept]
-        self._bin()
+        self._low, high = (float(headroom[-1]), float(headroom[0])) if len(order) else (0.0, 0.0)
+        self._per_byte = self.BINS / (high - self._low) if high > self._low else 0.0
+        ends = self._low + (np.arange(self.BINS + 1) + 1.001) * ((high - self._low) / self.BINS)
+        above = np.searchsorted(-self.headroom, -ends)
+        self._limit = np.append(np.inf, self.seconds)[above]
+        """for each bin of headroom, the least step time among points that have more headroom than all of the bin"""
 
-    def _bin(self) -> None:
-        """For each bin of headroom the least step time among points that have more headroom than all of it."""
-        low, high = float(self.headroom[-1]), float(self.headroom[0])
-        self._low, self._per_byte = low, self.BINS / (high - low) if high > low else 0.0
-        edges = low + (np.arange(1, self.BINS + 1) + 0.001) * ((high - low) / self.BINS)
-        beyond = np.searchsorted(-self.headroom, -edges, side="left")
-        fastest = np.append(np.inf, self.seconds)[beyond]
-        self._limit = np.append(fastest, np.inf)
+    def plus(self, seconds: Column, headroom: Column) -> Sieve:
+        """With more points."""
+        return Sieve(np.concatenate([self.seconds, seconds]), np.concatenate([self.headroom, headroom]))
 
     def may_enter(self, seconds: Column, headroom: Column) -> Column:
-        """False only where a point seen has a shorter step and more headroom; shape of `seconds`."""
-        if not self._per_byte:
-            return np.ones(seconds.shape, dtype=bool)
-        place = np.clip((headroom - self._low) * self._per_byte, 0.0, float(self.BINS)).astype(np.int64)
-        limit = self._limit.take(place)
-        return np.asarray(seconds <= limit)
+        """False only where a point has a shorter step and more headroom; of the columns' shape."""
+        if not seconds.size or seconds.min() > self._limits(headroom.max()):
+            return np.zeros(seconds.shape, dtype=bool)
+        return np.asarray(seconds <= self._limits(headroom))
+
+    def _limits(self, headroom: Column) -> Column:
+        place = np.asarray((headroom - self._low) * self._per_byte).astype(np.int64)
+        return self._limit.take(place, mode="clip")

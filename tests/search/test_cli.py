@@ -142,6 +142,17 @@ def test_search_prints_a_table_and_writes_the_frontier(run: Callable[..., Outcom
     assert [path.name for path in tmp_path.iterdir()] == ["frontier.parquet"]
 
 
+def test_bounds_change_no_byte(run: Callable[..., Outcome], tmp_path: Path) -> None:
+    counts = []
+    for name, more in (("bounded", []), ("scored", ["--no-bounds"]), ("threads", ["--threads", "3"])):
+        code, out, _ = run(*SEARCH, "-o", f"{name}.parquet", "--json", *more)
+        assert code == 0
+        counts.append(json.loads(out)["space"])
+    assert counts[0]["bounded"] > 0 == counts[1]["bounded"]
+    assert counts[0] == counts[2]
+    assert len({path.read_bytes() for path in tmp_path.iterdir()}) == 1
+
+
 def test_search_json_has_the_documented_keys_and_adds_up(run: Callable[..., Outcome]) -> None:
     code, out, _ = run(*SEARCH, "--json", "--all", "all.parquet")
     found = json.loads(out)

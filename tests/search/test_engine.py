@@ -17,11 +17,13 @@ from costmodel.problem import Problem
 from costmodel.split import StageTable
 from hardware.errors import InputError
 from search import engine, expansion
-from search.engine import Account, SearchResult, search
-from search.expansion import Block, Expansion, Stage, Table
+from search.engine import Account, SearchResult, Tally, Work, search
+from search.expansion import Block, Expansion, Product, Stage, Table
 from search.pareto import Points
 from search.rule import violations
-from search.rules import rules
+from search.rules import rules, skeleton_rules
+from search.scoring import Costs
+from search.skeletons import enumerate_skeletons
 from search.space import ALL_RANKS, SearchSpace, load_space
 from tests.strategies import problem, problems
 
@@ -121,6 +123,58 @@ def test_no_feasible_layout_breaks_a_rule(case: tuple[Problem, SearchSpace], dat
         assert row["tp"] * row["pp"] * row["cp"] * row["dp"] == problem.workload.gpus
         row["memory_headroom"] = float(estimate(problem, kept.take([index])).memory_headroom[0])
         assert violations(rules(problem, space), row) == []  # type: ignore[arg-type]
+
+
+class Recorder(Work):
+    """Keeps every layout that is scored."""
+
+    def __init__(self, *given: object, **named: object) -> None:
+        super().__init__(*given, **named)  # type: ignore[arg-type]
+        self.scored: list[tuple[int, ...]] = []
+
+    def _score(self, tally: Tally, block: Block, product: Product, costs: Costs) -> None:
+        places = np.indices((len(product.shards), *product.pipelines["vpp"].shape)).reshape(3, -1)
+        self.scored += axes_of(block.layouts(product, *places))
+        super()._score(tally, block, product, costs)
+
+
+def check_bounds(problem: Problem, space: SearchSpace) -> Account:
+    """The account of a search with bounds, after a look at each layout that they excluded, by brute force."""
+    skeletons = enumerate_skeletons(problem, space, skeleton_rules(problem, space))
+    work = Recorder(problem, space, skeletons, bounds=True)
+    total = work.run(1, None)
+    legal = list(Expansion(problem, space).tables(skeletons.table))
+    table = Layouts.from_columns({axis: np.concatenate([part[axis] for part in legal]) for axis in AXES})
+    assert len(set(work.scored)) == len(work.scored) == total.scored
+    assert total.scored + total.bounded == len(table)
+    cost = estimate(problem, table)
+    fits, scored = cost.memory_headroom >= 0, set(work.scored)
+    for row in [index for index, axes in enumerate(axes_of(table)) if axes not in scored]:
+        better = fits & (cost.mfu >= cost.mfu[row]) & (cost.memory_headroom > cost.memory_headroom[row])
+        assert better.any() or not fits[row]
+    return work.account(total)
+
+
+@given(reduced())
+@settings(max_examples=15, deadline=None)
+def test_what_a_bound_excludes_is_beaten_or_does_not_fit(case: tuple[Problem, SearchSpace]) -> None:
+    problem, space = case
+    plain = searched(problem, space)
+    assume(plain.account.scored)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine, "TILE", 1)
+        check_bounds(problem, space)
+        bounded = search(problem, space, bounds=True)
+    assert axes_of(bounded.frontier) == axes_of(plain.frontier)
+
+
+def test_bounds_exclude_most_of_a_space(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = problem("llama-3.1-70b", gpus=64)
+    space = load_space(case, limits={"cp": [1, 2], "vpp": [1, 2, 5], "micro_batch": [1, 2, 4]})
+    monkeypatch.setattr(engine, "TILE", 100)
+    found = check_bounds(case, space)
+    assert found.bounded > found.scored > found.feasible > 50
+    assert search(case, space, bounds=True, threads=3).account == found
 
 
 def same(one: SearchResult, two: SearchResult) -> bool:

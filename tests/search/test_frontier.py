@@ -145,8 +145,9 @@ def test_an_empty_frontier_is_an_empty_table(tmp_path: Path) -> None:
 
 def test_provenance_accounts_for_the_search_and_knows_no_time() -> None:
     found: dict[str, Any] = provenance(result())
-    space = found["space"]
-    assert space["candidates"] == sum(space["pruned"].values()) + space["bounded"] + space["feasible"]
+    space, account = found["space"], result().account
+    assert space["candidates"] == sum(space["pruned"].values()) + space["left"] == account.candidates
+    assert space["left"] == account.scored + account.bounded
     assert found["solver"] == {"status": "OPTIMAL", "solutions": result().solver.skeletons}
     assert found["flops_convention"] == "causal"
     assert set(found["sha256"]) == {"model", "cluster", "profile", "workload", "space"}
