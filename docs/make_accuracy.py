@@ -100,13 +100,15 @@ def mean(part: Mapping[str, Any]) -> tuple[str, int]:
 
 
 def short(found: Sequence[Prediction]) -> list[str]:
-    """The README's table: one row a framework."""
+    """The README's table: one row a framework, as `meshscout validate` prints it."""
+    parts: dict[str, Any] = {}
+    for name, _, part in accuracy(found):
+        parts.setdefault(name, part)
     rows = []
-    for name, group in grouped(found, lambda it: framework_of(it.run)).items():
-        score: dict[str, Any] = validate(group, [], "low")
+    for name in sorted({framework_of(it.run) for it in found}):
         cells = [name]
-        for part in (score["step_time"], score["memory"]):
-            cells += [count(part), share(part["median_ape"]), share(part["mape"])]
+        for kind in (parts[name]["step_time"], parts[name]["memory"]):
+            cells += [count(kind), share(kind["median_ape"]), share(kind["mape"])]
         rows.append(cells)
     return table(("framework", "step times", "median", "mean error", "memories", "median", "mean error"), rows)
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from costmodel.calibration.predict import Prediction, Progress, predict
-from costmodel.calibration.runs import FALLBACK, RUNS, Run, Skipped, grouped, read_runs, strangers
+from costmodel.calibration.runs import FALLBACK, RUNS, Run, Skipped, framework_of, grouped, read_runs, strangers
 from costmodel.calibration.validate import TRUST, validate
 from costmodel.profile import load_profile
 from hardware.errors import InputError
@@ -112,19 +112,25 @@ def _overall(score: Mapping[str, Any]) -> list[str]:
 
 
 def accuracy(found: Sequence[Prediction]) -> list[tuple[str, str, Mapping[str, Any]]]:
-    """(framework's profile, GPU, its part of `validate`) for each pair in the runs."""
-    pairs = grouped(found, lambda it: (it.run.problem.profile.name, it.run.problem.cluster.gpu.name))
-    return [(*pair, validate(group, [], "low")) for pair, group in pairs.items()]
+    """(name, GPU, its part of `validate`): each framework on all of its GPUs, then each of its profiles and GPUs."""
+    rows: list[tuple[str, str, Mapping[str, Any]]] = []
+    for framework, group in grouped(found, lambda it: framework_of(it.run)).items():
+        pairs = grouped(group, lambda it: (it.run.problem.profile.name, it.run.problem.cluster.gpu.name))
+        if len(pairs) > 1:
+            rows.append((framework, "all", validate(group, [], "low")))
+        rows += [(*pair, validate(part, [], "low")) for pair, part in pairs.items()]
+    return rows
 
 
 def _accuracy(rows: Sequence[Prediction]) -> list[str]:
-    lines = ["profile         GPU            step time    mean  median    bias   memory    mean    bias"]
+    errors = "  median    mean    bias"
+    lines = [f"framework       GPU           step times{errors}   memories{errors}"]
     for profile, gpu, part in accuracy(rows):
-        time, room = part["step_time"], part["memory"]
-        lines.append(
-            f"{profile:<15} {gpu:<14} {time['n']:>9} {_share(time['mape'])} {_share(time['median_ape'])} "
-            f"{_share(time['bias'], '+')}   {room['n']:>6} {_share(room['mape'])} {_share(room['bias'], '+')}".rstrip()
-        )
+        line = f"{profile:<15} {gpu:<13}"
+        for kind in (part["step_time"], part["memory"]):
+            shares = (_share(kind["median_ape"]), _share(kind["mape"]), _share(kind["bias"], "+"))
+            line += f" {kind['n'] or '-':>10} {' '.join(shares)}"
+        lines.append(line.rstrip())
     return lines
 
 
