@@ -105,7 +105,7 @@ def short(found: Sequence[Prediction]) -> list[str]:
     for name, _, part in accuracy(found):
         parts.setdefault(name, part)
     rows = []
-    for name in sorted({framework_of(it.run) for it in found}):
+    for name in sorted({framework_of(it.run) for it in found} & parts.keys()):
         cells = [name]
         for kind in (parts[name]["step_time"], parts[name]["memory"]):
             cells += [count(kind), share(kind["median_ape"]), share(kind["mape"])]
@@ -117,12 +117,10 @@ def by_gpu(found: Sequence[Prediction]) -> list[str]:
     """One row a profile and GPU."""
     rows = []
     for profile, gpu, part in accuracy(found):
-        time, room = part["step_time"], part["memory"]
-        if time["n"] or room["n"]:
-            cells = [profile, gpu]
-            for kind in (time, room):
-                cells += [count(kind), share(kind["median_ape"]), share(kind["mape"]), share(kind["bias"], "+")]
-            rows.append(cells)
+        cells = [profile, gpu]
+        for kind in (part["step_time"], part["memory"]):
+            cells += [count(kind), share(kind["median_ape"]), share(kind["mape"]), share(kind["bias"], "+")]
+        rows.append(cells)
     errors = ("median", "mean error", "bias")
     return table(("profile", "GPU", "step times", *errors, "memories", *errors), rows)
 

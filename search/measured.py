@@ -85,7 +85,11 @@ def predictions_csv(found: Sequence[Prediction]) -> str:
 def report(score: Mapping[str, Any], found: Sequence[Prediction], trust: str) -> list[str]:
     """The tables of `validate` for the terminal."""
     rows = [it for it in found if it.run.trust in TRUST[trust]]
-    lines = [f"{score['rows']:,} runs of trust {trust} or better, {len(score['skipped'])} rows skipped", ""]
+    skipped = sum(it["trust"] in TRUST[trust] for it in score["skipped"])
+    lines = [
+        f"{score['rows']:,} runs of trust {trust}{' or better' if trust != 'ok' else ''}, {skipped} more skipped",
+        "",
+    ]
     lines += _accuracy(rows)
     oom, ranking = score["oom"], score["ranking"]
     lines += ["", *_overall(score), "out of memory: " + _oom(oom)]
@@ -119,7 +123,7 @@ def accuracy(found: Sequence[Prediction]) -> list[tuple[str, str, Mapping[str, A
         if len(pairs) > 1:
             rows.append((framework, "all", validate(group, [], "low")))
         rows += [(*pair, validate(part, [], "low")) for pair, part in pairs.items()]
-    return rows
+    return [row for row in rows if row[2]["step_time"]["n"] or row[2]["memory"]["n"]]
 
 
 def _accuracy(rows: Sequence[Prediction]) -> list[str]:

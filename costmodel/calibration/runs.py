@@ -111,7 +111,7 @@ def read_runs(path: str | Path, profile: Profile | None = None) -> tuple[list[Ru
         try:
             runs.append(run_of(cells, profile))
         except InputError as error:
-            skipped.append(Skipped(cells["id"], str(error), cells.get("trust", "")))
+            skipped.append(Skipped(cells["id"], str(error), cells.get("trust") or "ok"))
     return runs, skipped
 
 

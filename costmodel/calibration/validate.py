@@ -29,7 +29,7 @@ def validate(found: Sequence[Prediction], skipped: Sequence[Skipped], trust: str
     ranking = _ranking([it for it in found if it.run.trust in TRUST["medium"]])
     return {
         "rows": len(rows),
-        "skipped": [{"id": it.id, "why": it.why} for it in skipped],
+        "skipped": [{"id": it.id, "why": it.why, "trust": it.trust} for it in skipped],
         "step_time": _errors(step_time_errors(rows)),
         "memory": _errors(memory_errors(rows)),
         "oom": _oom(found),

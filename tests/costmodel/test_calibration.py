@@ -137,6 +137,13 @@ def test_rows_are_skipped_with_their_reason_and_never_guessed():
     assert len(RUNS) + len(SKIPPED) == len(SAMPLE.read_text().splitlines()) - 1
 
 
+def test_next_to_no_trusted_row_of_the_shipped_runs_is_skipped():
+    read, skipped = read_runs(runs.RUNS)
+    count = {name: sum(it.trust == "ok" for it in rows) for name, rows in (("read", read), ("skipped", skipped))}
+    assert count["read"] > 1100
+    assert count["skipped"] < 0.02 * count["read"]
+
+
 @pytest.mark.parametrize(
     ("framework", "profile"),
     [

@@ -4,6 +4,7 @@ import csv
 import json
 import os
 import signal
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -156,6 +157,16 @@ def test_ctrl_c_leaves_no_file(
     assert main(["calibrate", rows, "-o", str(tmp_path / "out" / "mine.toml")]) == 130
     assert capsys.readouterr() == ("", "")
     assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_without_scipy_one_line_says_what_to_install(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "scipy.optimize", None)
+    for name in [name for name in sys.modules if name.startswith(("costmodel.calibration", "search.calibrated"))]:
+        monkeypatch.delitem(sys.modules, name)
+    assert main(["calibrate", SAMPLE, "-o", str(tmp_path / "p.toml")]) == 2
+    assert capsys.readouterr().err == "meshscout: error: fits need SciPy: pip install 'meshscout[calibrate]'\n"
 
 
 @pytest.mark.parametrize(
