@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TypeVar
 
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from costmodel.calibration.predict import FIRST_STAGE, batches, of_kind, stages_of, with_rates
 from costmodel.calibration.runs import Run, grouped
+from costmodel.calibration.verdicts import SHARPNESS, Verdicts, judged
 from costmodel.estimate import step_time
 from costmodel.layouts import Layouts
 from costmodel.memory import memory
@@ -33,6 +34,8 @@ SCALE = 0.1
 """Residuals of ln(predicted / measured) above this count linearly, not squared."""
 WEIGHTS = {"ok": 1.0, "medium": 0.4}
 """Weight of a run's residual by its trust."""
+VERDICT = 0.5
+"""Weight of a verdict; its loss is Cauchy's, for which one far on the wrong side counts little more than a near one."""
 LEAST_RUNS = 5
 """Fewer runs than this fit nothing: a profile's own rates stay."""
 WORTH = 0.9
@@ -108,7 +111,8 @@ KNOWN_LIMITS = {name: (knob.low, knob.high) for name, knob in {**TIME_KNOBS, **M
 class Fit:
     """Rates after a fit; `moved` are those that the runs identify, `before` and `after` ln(predicted / measured).
 
-    `slopes` is what each run's residual moves by with each rate, by the run's id.
+    `slopes` is what each run's residual moves by with each rate, by the run's id; `wrong` how far verdicts on memory
+    lie on the wrong side of the limit, before and after, mean of |ln(need / usable)|.
     """
 
     rates: TimeRates | MemoryRates
@@ -116,6 +120,7 @@ class Fit:
     before: Vector
     after: Vector
     slopes: Mapping[str, Vector] = field(default_factory=dict)
+    wrong: tuple[float, float] = (0.0, 0.0)
 
 
 class Predictor:
@@ -146,15 +151,27 @@ class Predictor:
         return np.array([of_kind(seen, held, self.runs[row].memory_kind)[i] for i, row in enumerate(rows.tolist())])
 
 
-def fit(runs: Sequence[Run], start: Rates, *, tight: float = 1.0, only: Collection[str] | None = None) -> Fit:
+def fit(
+    runs: Sequence[Run],
+    start: Rates,
+    *,
+    tight: float = 1.0,
+    only: Collection[str] | None = None,
+    verdicts: Sequence[Run] = (),
+) -> Fit:
     """Rates fitted to `runs`; each stays near `start` unless the runs move it.
 
     Minimises a robust sum (soft L1 of scale SCALE) of ln(predicted / measured) and of each rate's move from `start`
     over its expected spread times `tight`. Rates that no run shows, or that are not among `only`, are left.
+    `verdicts` are runs that ran or went out of memory: memory that must fit is pushed to the right side of the limit.
     """
     predictor = Predictor(runs, type(start))
     names = [name for name in visible(predictor, start) if only is None or name in only]
-    return _Objective(predictor, start, names, tight).solve(start, FULL)
+    if not verdicts or isinstance(start, TimeRates):
+        return _Objective(predictor, start, names, tight).solve(start, FULL)
+    limits = Verdicts(verdicts)
+    names += [name for name in visible(limits, start) if name not in names]
+    return _Objective(predictor, start, names, tight, limits).solve(start, FULL)
 
 
 def refit(runs: Sequence[Run], start: Rates, near: Fit, *, tight: float = 1.0) -> Fit:
@@ -173,9 +190,14 @@ class _Objective:
     """The robust residuals that a fit minimises, over the scales of the knobs `names`."""
 
     def __init__(
-        self, predictor: Predictor, start: TimeRates | MemoryRates, names: Sequence[str], tight: float
+        self,
+        predictor: Predictor,
+        start: TimeRates | MemoryRates,
+        names: Sequence[str],
+        tight: float,
+        limits: Verdicts | None = None,
     ) -> None:
-        self.predictor, self.start, self.names = predictor, start, tuple(names)
+        self.predictor, self.start, self.names, self.limits = predictor, start, tuple(names), limits
         self.knobs = [_knobs(start)[name] for name in names]
         self.weights = np.array([WEIGHTS.get(run.trust, 1.0) for run in predictor.runs])
         self.spread = tight * np.array([knob.spread for knob in self.knobs])
@@ -191,10 +213,19 @@ class _Objective:
         return replace(self.start, **values)  # type: ignore[arg-type]
 
     def __call__(self, x: Vector) -> Vector:
-        off = self.predictor(self.rates(x)) / SCALE
+        rates = self.rates(x)
+        off = self.predictor(rates) / SCALE
         robust = self.weights * np.sign(off) * np.sqrt(2.0 * (np.sqrt(1.0 + off**2) - 1.0))
-        found: Vector = np.concatenate([robust, (x - self.first) / self.spread])
+        parts = [robust, (x - self.first) / self.spread]
+        if self.limits is not None:
+            wrong = self.limits(rates) / SHARPNESS  # type: ignore[arg-type]
+            parts.append(VERDICT * np.sqrt(np.log1p(wrong**2)))
+        found: Vector = np.concatenate(parts)
         return found
+
+    def wrong(self, rates: TimeRates | MemoryRates) -> float:
+        """How far verdicts lie on the wrong side, mean of |ln(need / usable)|; 0 without any."""
+        return 0.0 if self.limits is None else float(np.mean(np.abs(self.limits(rates))))  # type: ignore[arg-type]
 
     def solve(self, at: TimeRates | MemoryRates, evaluations: int, slopes: Vector | None = None) -> Fit:
         """The best rates from `at` on; `slopes` of the runs stand for the derivatives where they are given."""
@@ -210,22 +241,24 @@ class _Objective:
         )
         rates = self.rates(best.x)
         rows = dict(zip(ids, best.jac, strict=False))
-        return Fit(rates=rates, moved=self.names, before=before, after=self.predictor(rates), slopes=rows)
+        wrong = self.wrong(self.start), self.wrong(rates)
+        return Fit(rates=rates, moved=self.names, before=before, after=self.predictor(rates), slopes=rows, wrong=wrong)
 
 
 def _knobs(rates: TimeRates | MemoryRates) -> Mapping[str, Knob]:
     return TIME_KNOBS if isinstance(rates, TimeRates) else MEMORY_KNOBS
 
 
-def visible(predictor: Predictor, start: TimeRates | MemoryRates) -> dict[str, Vector]:
+def visible(predictor: Predictor | Verdicts, start: TimeRates | MemoryRates) -> dict[str, Vector]:
     """Rates that some run shows: moved by half of their spread either way they change a prediction; and by how much."""
-    before, found = predictor(start), {}
+    score: Callable[[TimeRates | MemoryRates], Vector] = predictor  # type: ignore[assignment]
+    before, found = score(start), {}
     for name, knob in _knobs(start).items():
         at = knob.to_scale(getattr(start, name))
         low, high = knob.to_scale(knob.low), knob.to_scale(knob.high)
         moved = [np.clip(at + sign * 0.5 * knob.spread, low, high) for sign in (-1.0, 1.0)]
         down, up = (
-            predictor(replace(start, **{name: knob.from_scale(float(value))})) - before  # type: ignore[arg-type]
+            score(replace(start, **{name: knob.from_scale(float(value))})) - before  # type: ignore[arg-type]
             for value in moved
         )
         if max(np.abs(down).max(), np.abs(up).max()) > VISIBLE:
@@ -254,9 +287,10 @@ def calibrate(
     these runs and more, by their keys, to start from.
     """
     usable = [run for run in runs if not run.oom and run.trust != "low"]
+    limits = grouped(judged(runs), lambda run: run.problem.cluster.gpu.architecture)
     found = []
     for key, group in grouped(usable, lambda run: run.problem.cluster.gpu.architecture).items():
-        whole = _calibration(key, group, profile.time, profile.memory, near=near)
+        whole = _calibration(key, group, profile.time, profile.memory, near=near, limits=limits.get(key, ()))
         if whole is None:
             continue
         found.append(whole)
@@ -277,6 +311,7 @@ def _calibration(
     *,
     tight: float = 1.0,
     near: Mapping[str, Calibration] | None,
+    limits: Sequence[Run] = (),
 ) -> Calibration | None:
     timed, sized = timed_and_sized(runs)
     last = None if near is None else near.get(key)
@@ -284,7 +319,9 @@ def _calibration(
     def part(rows: Sequence[Run], start: Rates, known: Fit | None) -> Fit | None:
         if len(rows) < LEAST_RUNS or (near is not None and known is None):
             return None
-        return _worth(fit(rows, start, tight=tight) if known is None else refit(rows, start, known, tight=tight))
+        if known is not None:
+            return _worth(refit(rows, start, known, tight=tight))
+        return _worth(fit(rows, start, tight=tight, verdicts=limits))
 
     by_time, by_size = part(timed, time, last.time if last else None), part(sized, room, last.memory if last else None)
     if by_time is None and by_size is None:
@@ -307,7 +344,10 @@ def timed_and_sized(runs: Sequence[Run]) -> tuple[list[Run], list[Run]]:
 
 def _worth(found: Fit) -> Fit | None:
     """The fit, unless it explains next to nothing: rates that were sourced otherwise stay then."""
-    before, after = (float(np.mean(np.abs(np.expm1(off)))) for off in (found.before, found.after))
+    before, after = (
+        float(np.mean(np.abs(np.expm1(off)))) + wrong
+        for off, wrong in zip((found.before, found.after), found.wrong, strict=True)
+    )
     return found if after < WORTH * before else None
 
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from costmodel.calibration.fit import SCALE, VISIBLE, WORTH, Fit, Predictor, fit, refit, section, visible
 from costmodel.calibration.predict import Progress, predict
 from costmodel.calibration.runs import Run, grouped
+from costmodel.calibration.verdicts import judged
 from costmodel.rates import MemoryRates, TimeRates
 
 Vector = NDArray[np.float64]
@@ -33,7 +34,7 @@ class Refined:
 
     `fit` is None where there are too few runs; `kept` tells whether it predicts runs held out of it visibly better
     than the rates that it starts from. `seen` holds how many runs and sources each fitted rate rests on, `shown` how
-    many rates the runs show.
+    many rates the runs show. A fit that brings verdicts on memory nearer to the right side is kept too.
     """
 
     gpu: str
@@ -48,7 +49,10 @@ class Refined:
 
     @property
     def kept(self) -> bool:
-        return self.fit is not None and loss(self.held_out) < WORTH * loss(self.fit.before)
+        if self.fit is None:
+            return False
+        before, after = loss(self.fit.before), loss(self.held_out)
+        return after < WORTH * before or (after <= before and self.fit.wrong[1] < WORTH * self.fit.wrong[0])
 
     def rests_on(self, rate: str) -> str:
         """How many runs and sources show a fitted rate, in words."""
@@ -79,13 +83,14 @@ def loss(off: Vector) -> float:
 def refine(runs: Sequence[Run], progress: Progress | None = None) -> list[Refined]:
     """Fits from the rates that the runs' profile has for each GPU, of step time and of memory."""
     usable = [it.run for it in predict([run for run in runs if not run.oom and run.trust != "low"])]
+    limits = grouped(judged(runs), lambda run: run.problem.cluster.gpu.name)
     jobs = []
     for gpu, own in grouped(usable, lambda run: run.problem.cluster.gpu.name).items():
         for kind, measured in (("time", [r for r in own if r.step_time]), ("memory", [r for r in own if r.memory])):
             if measured:
                 jobs.append((gpu, kind, measured, folds(measured)))
     steps = _counter(sum(1 + len(parts) for *_, (_, parts) in jobs), progress)
-    return [_refined(gpu, kind, measured, *parts, steps) for gpu, kind, measured, parts in jobs]
+    return [_refined(gpu, kind, measured, *parts, steps, limits.get(gpu, ())) for gpu, kind, measured, parts in jobs]
 
 
 def _counter(total: int, progress: Progress | None) -> Callable[[], None]:
@@ -103,7 +108,13 @@ def folds(runs: Sequence[Run]) -> tuple[str, list[list[int]]]:
 
 
 def _refined(
-    gpu: str, kind: str, runs: Sequence[Run], parts: str, held: Sequence[Sequence[int]], step: Callable[[], None]
+    gpu: str,
+    kind: str,
+    runs: Sequence[Run],
+    parts: str,
+    held: Sequence[Sequence[int]],
+    step: Callable[[], None],
+    limits: Sequence[Run],
 ) -> Refined:
     profile = runs[0].problem.profile
     start: Rates = profile.time if kind == "time" else profile.memory
@@ -114,7 +125,7 @@ def _refined(
         )
     effects = visible(Predictor(runs, type(start)), start)
     some = clearest(effects, max(1, len(runs) // RUNS_A_RATE))
-    whole = fit(runs, start, only=some)  # type: ignore[type-var]
+    whole = fit(runs, start, only=some, verdicts=limits)  # type: ignore[type-var]
     step()
     held_out = np.empty(len(runs))
     for places in held:
@@ -123,7 +134,8 @@ def _refined(
         step()
     return Refined(
         gpu=gpu, kind=kind, runs=tuple(runs), start=start, fit=whole, held_out=held_out, parts=parts,
-        seen={name: _rests_on(runs, effects[name]) for name in whole.moved}, shown=len(effects),
+        seen={name: _rests_on(runs, effects[name]) if name in effects else _all(limits) for name in whole.moved},
+        shown=len(effects),
     )  # fmt: skip
 
 
@@ -140,6 +152,10 @@ def clearest(effects: dict[str, Vector], most: int) -> list[str]:
         along = along / size
         left = {other: effect - (effect @ along) * along for other, effect in left.items()}
     return [name for name in effects if name in chosen]
+
+
+def _all(runs: Sequence[Run]) -> tuple[int, int]:
+    return len(runs), len({run.source for run in runs})
 
 
 def _rests_on(runs: Sequence[Run], effect: Vector) -> tuple[int, int]:
