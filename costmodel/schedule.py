@@ -47,7 +47,8 @@ class Path:
         ending = Path(self.micro_batches, self.pp, self.vpp, last, self.whole, nothing + np.zeros((3, 1)), nothing)
         less = self.micro_batches * (self.own[0] + self.own[1] - last[0] - last[1])
         waits = _positive(self.waits(schedules))
-        longest: Column = np.maximum(waits, (schedules != code("dualpipe")) * (ending.waits(schedules) - less))
+        other = (schedules != code("dualpipe")) * (ending.waits(schedules) - less)
+        longest: Column = np.maximum(waits, other) * (self.pp > 1.0)
         return longest
 
     def waits(self, schedules: Column) -> Column:

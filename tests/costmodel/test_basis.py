@@ -29,7 +29,7 @@ def every(found: dict[str, Basis]) -> set[str]:
     return set().union(*(names(found, term) for term in found))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(data=st.data(), job=problems())
 def test_a_rate_that_no_term_lists_moves_nothing(data, job):
     """Half of the step at which rates are listed leaves the whole estimate as it is, bit for bit."""

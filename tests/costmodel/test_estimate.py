@@ -133,3 +133,11 @@ def test_dense_bf16_on_h100_lies_near_published_runs():
     case = problem("llama-3.1-70b", "dgx-h100", "megatron", 64, global_batch=128)
     found = only(case, tp=4, pp=4, dp=4, vpp=5, zero_stage=1, sequence_parallel=1, schedule=SCHEDULE["interleaved"])
     assert found.mfu[0] * 989 == pytest.approx(515, rel=0.1)
+
+
+@pytest.mark.parametrize("micro_batch", [1, 2, 4])
+def test_without_a_pipeline_nothing_waits(micro_batch):
+    """Not even by what rounding leaves between two sums of the same stage."""
+    moe = problem("qwen3-30b-a3b", "gb200-nvl72", "megatron", 16, precision="mxfp8")
+    table = Layouts.of(dp=16, ep=8, zero_stage=1, micro_batch=micro_batch)
+    assert estimate(moe, table).time.bubble[0] == 0.0

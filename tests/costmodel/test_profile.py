@@ -142,6 +142,13 @@ def test_every_rate_of_every_profile_has_a_source_on_every_gpu():
                     assert "no source given" not in found[f"{kind}.{rate.name}"].source, (name, gpu, rate.name)
 
 
+def test_an_architectures_rates_say_whose_runs_they_were_fitted_to():
+    for name in profile_names():
+        for key, rates in load_profile(name).by_gpu.items():
+            assert rates.fitted_on or key in gpu_names(), (name, key)
+            assert all(load_gpu(gpu).architecture == key for gpu in rates.fitted_on)
+
+
 def test_a_gpus_fit_stands_over_its_architectures():
     """No run of B200 is in 4-bit: its rate is that of Blackwell, not what the profile assumes of all GPUs."""
     profile = load_profile("megatron")
