@@ -11,9 +11,9 @@ from dataclasses import Field, dataclass, fields, replace
 from itertools import chain
 from typing import get_args
 
-from costmodel.estimate import Time, step_time
+from costmodel.estimate import Time, passes_of, step_of, step_time
 from costmodel.layouts import Layouts
-from costmodel.light import slowest_stage, speed_of_light
+from costmodel.light import speed_of_light
 from costmodel.memory import Memory, memory
 from costmodel.problem import Problem
 from costmodel.schedule import is_dual
@@ -72,12 +72,13 @@ def basis(problem: Problem, layout: Layouts, stages: StageTable) -> dict[str, Ba
 
     The stage that is slowest, or needs most memory, stays the same while rates move.
     """
-    slowest, neediest = slowest_stage(problem, layout, stages), _neediest(problem, layout, stages)
-    light = speed_of_light(problem, layout, slowest)
+    light, neediest = speed_of_light(problem, layout, stages), _neediest(problem, layout, stages)
+    slowest = int(passes_of(problem, layout, stages).slowest[0])
 
     def seconds(job: Problem) -> dict[str, float]:
-        one = step_time(job, layout, slowest)
-        whole = step_time(job, layout, stages) if layout.pp[0] > 1 else one
+        passes = passes_of(job, layout, stages)
+        whole = step_of(job, layout, stages, passes)
+        one = whole if passes.slowest[0] == slowest else step_time(job, layout, stages.only(slowest))
         return {
             f"time_{term.name}": float(getattr(whole if term.name in ACROSS else one, term.name)[0])
             for term in fields(Time)

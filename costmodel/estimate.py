@@ -153,7 +153,11 @@ def mfu(problem: Problem, tokens: Column) -> Column:
 
 def step_time(problem: Problem, layouts: Layouts, stages: StageTable) -> Time:
     """Seconds per step by term, on the stage that is slowest; `bubble` is what it waits for the others."""
-    passes = passes_of(problem, layouts, stages)
+    return step_of(problem, layouts, stages, passes_of(problem, layouts, stages))
+
+
+def step_of(problem: Problem, layouts: Layouts, stages: StageTable, passes: Passes) -> Time:
+    """`step_time` where the passes of a micro-batch are known."""
     sync = synchronisation(problem, layouts, stages, passes.slowest)
     spent = spend(problem, layouts, layouts, passes, sync)
     return replace(spent, overhead=overhead(problem, spent.own + spent.shared))

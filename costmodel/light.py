@@ -15,12 +15,13 @@ from hardware.gpu import GemmTable
 WHOLE = GemmTable(m=(1.0,), n=(1.0,), eta=((1.0,),))
 
 
-def speed_of_light(problem: Problem, layout: Layouts, stage: StageTable) -> dict[str, float]:
-    """Seconds of every term of the one row of `layout`, on the one kind of stage in `stage`; never above the model's.
+def speed_of_light(problem: Problem, layout: Layouts, stages: StageTable) -> dict[str, float]:
+    """Seconds of every term of the one row of `layout`, on the stage that is slowest; never above the model's.
 
     Compute: the FLOPs at the peak and the bytes at the HBM's bandwidth. Communication: of what is exposed, the bytes at
     the bandwidth of the links, in-switch reduction as the machine has it. 0 for gaps, bubble and overhead.
     """
+    stage = stages.only(int(passes_of(problem, layout, stages).slowest[0]))
     modelled, bare = (step_time(it, layout, stage) for it in (problem, _bare(problem)))
     gpu, links = (step_time(it, layout, stage) for it in (_whole_gpu(problem), _whole_links(_bare(problem))))
     found = {}
@@ -30,11 +31,6 @@ def speed_of_light(problem: Problem, layout: Layouts, stage: StageTable) -> dict
         by["links"] = own * float(getattr(links, term.name)[0]) / sent if sent else 0.0
         found[term.name] = by[term.metadata["light"]]
     return found
-
-
-def slowest_stage(problem: Problem, layout: Layouts, stages: StageTable) -> StageTable:
-    """The one kind of stage whose time `step_time` tells, for the one row of `layout`."""
-    return stages.only(int(passes_of(problem, layout, stages).slowest[0]))
 
 
 def _without_loss(rates: TimeRates) -> TimeRates:

@@ -35,18 +35,20 @@ def explanation(it: Explanation) -> Iterator[str]:
 
 def _time(it: Explanation) -> Iterator[str]:
     """The terms of the step time, what they would take at the speed of light, and what they rest on."""
-    step_time, left = float(it.cost.step_time[0]), " " * 48
+    grounds_of = {part.name: it.grounds[f"time_{part.name}"] for part in fields(it.cost.time) if it.time(part.name)}
     yield ""
     yield f"Where the time goes{'at light speed':>29}  rests on"
-    for part in fields(it.cost.time):
-        seconds, basis = it.time(part.name), it.grounds[f"time_{part.name}"]
-        if seconds:
-            name, light = (
-                part.name.replace("_", " "),
-                format_seconds(basis.speed_of_light) if basis.speed_of_light else "-",
-            )
-            figures = f"   {name:<18}{format_seconds(seconds):>10}{seconds / step_time:7.1%}{light:>10}  "
-            yield from wrap(grounds.said(basis), WIDTH, initial_indent=figures, subsequent_indent=left)
+    for term, basis in grounds_of.items():
+        figures = _seconds(it, term.replace("_", " "), it.time(term), basis.speed_of_light or 0.0)
+        yield from wrap(grounds.said(basis), WIDTH, initial_indent=f"{figures}  ", subsequent_indent=" " * 50)
+    yield _seconds(
+        it, "step", float(it.cost.step_time[0]), sum(basis.speed_of_light or 0.0 for basis in grounds_of.values())
+    )
+
+
+def _seconds(it: Explanation, name: str, seconds: float, light: float) -> str:
+    share = seconds / float(it.cost.step_time[0])
+    return f"   {name:<18}{format_seconds(seconds):>10}{share:7.1%}{format_seconds(light) if light else '-':>10}"
 
 
 def _tags(it: Explanation, step: Step) -> dict[str, str]:
