@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import reduce
 from operator import add
@@ -17,7 +17,7 @@ from costmodel.layouts import Column, Layouts, gather
 from costmodel.memory import Memory, memory
 from costmodel.problem import Problem
 from costmodel.quantity import quantity
-from costmodel.split import OWN, StageTable
+from costmodel.split import MOVED, OWN, StageTable
 from costmodel.traffic import LayerTraffic
 
 T = TypeVar("T")
@@ -204,14 +204,13 @@ def passes_of(problem: Problem, layouts: Layouts, stages: StageTable) -> Passes:
     """The passes of one micro-batch, on the slowest stage and summed over the stages."""
     dual = schedule.is_dual(layouts)
     rows = stages.rows(layouts.pp, dual)
-    parts = layouts.once(LAYER_AXES, lambda few: _parts(problem, few))
+    parts = layouts.once(LAYER_AXES, lambda few: _parts(problem, few, stages.extras))
     ranks = (layouts.micro_batch * layouts.dp).astype(np.float64)
     seen = _Stages(len(layouts))
     for number in stages.present(layouts.pp, dual):
         kind = stages.kind(number, rows)
         seen.add(number, _on_rank(parts, kind, dual, "passes"), kind)
     stage = {name: values[rows, seen.slowest] for name, values in stages.columns.items()}
-    head = (stage["later"] > 0) * (1.0 - dual)
     micro_batches = float(problem.workload.global_batch) / ranks
     return Passes(
         micro_batches=micro_batches,
@@ -220,7 +219,7 @@ def passes_of(problem: Problem, layouts: Layouts, stages: StageTable) -> Passes:
         own=seen.own,
         last=seen.last,
         whole=seen.whole,
-        behind=_behind(parts, stage, head, head * problem.model.mtp_layers),
+        behind=_behind(parts, stage),
         later=stage["later"],
         terms=micro_batches * _on_rank(parts, stage, dual, "terms"),
         send=layouts.once(SEND_AXES, lambda few: traffic.pipeline_send(problem, few)),
@@ -298,18 +297,23 @@ class _Stages:
         self.own = np.where(slower, passes, self.own)
 
 
-def _behind(parts: dict[str, _Part], kind: dict[str, Column], head: Column, mtp: Column) -> Column:
-    """Passes of the stages behind a kind: their layers, the `head` and the `mtp` modules."""
-    behind = {"dense": kind["later_dense"], "moe": kind["later_moe"], "head": head, "mtp": mtp}
+def _behind(parts: dict[str, _Part], kind: dict[str, Column]) -> Column:
+    """Passes of the stages behind a kind."""
     total: Column = np.zeros(1)
-    for name, count in behind.items():
-        if name in parts:
-            total = total + count * parts[name].passes
+    for name, part in parts.items():
+        total = total + kind[f"later_{name}"] * part.passes
     return total
 
 
-def _parts(problem: Problem, layouts: Layouts) -> dict[str, _Part]:
-    """Layers and ends by their name in a StageTable; needs LAYER_AXES."""
+def unit_passes(problem: Problem, layout: Layouts, extras: Sequence[str]) -> dict[str, tuple[float, float, float]]:
+    """Seconds of a micro-batch's forward, backward and weight-gradient pass through a unit of what stages hold, by its
+    name in OWN or `extras`, for the one row of `layout`."""
+    parts = _parts(problem, layout, extras)
+    return {name: tuple(part.passes[:, 0].tolist()) for name, part in parts.items()}
+
+
+def _parts(problem: Problem, layouts: Layouts, extras: Sequence[str]) -> dict[str, _Part]:
+    """Layers, ends and `extras` by their name in a StageTable; needs LAYER_AXES."""
     model, kinds = problem.model, {"dense": problem.model.dense_layers > 0, "moe": problem.model.is_moe}
     parts = {kind: _layer(problem, layouts, moe=kind == "moe") for kind, present in kinds.items() if present}
     parts |= layouts.once(WORK_AXES, lambda few: _ends(problem, few))
@@ -317,7 +321,16 @@ def _parts(problem: Problem, layouts: Layouts) -> dict[str, _Part]:
         last = parts["moe" if model.layer_is_moe[-1] else "dense"]
         mtp = (last, parts["head"], parts.pop("projection"))
         parts["mtp"] = _Part(_sum(part.passes for part in mtp), _sum(part.terms for part in mtp))
+    for name in extras:
+        parts[name] = parts["head"] if name == MOVED else _instead(problem, layouts, parts, name)
     return parts
+
+
+def _instead(problem: Problem, layouts: Layouts, parts: dict[str, _Part], name: str) -> _Part:
+    """What a layer that another recompute set computes again (`KIND:CODE`) takes more than one of the row's set."""
+    kind, code = name.split(":")
+    other = _layer(problem, replace(layouts, recompute=np.full_like(layouts.recompute, int(code))), moe=kind == "moe")
+    return _Part(other.passes - parts[kind].passes, other.terms - parts[kind].terms)
 
 
 def _ends(problem: Problem, layouts: Layouts) -> dict[str, _Part]:

@@ -15,7 +15,7 @@ from costmodel.params import counts
 from costmodel.problem import Problem
 from costmodel.quantity import quantity
 from costmodel.schedule import is_dual
-from costmodel.split import OWN, StageTable
+from costmodel.split import MOVED, OWN, StageTable
 from costmodel.states import Shards, StateBytes, shards, state_bytes, states
 
 MTP_INPUTS = 8.0
@@ -131,9 +131,9 @@ def working(
     `pipeline` is the same table, or gives vpp and schedule for it along a leading axis; activations alone have that.
     """
     rank = _rank(problem, layouts, pipeline)
-    costs, table = _working_costs(problem, rank), _quantities(problem.model, stages)
+    costs, table = _working_costs(problem, rank, stages.extras), _quantities(problem.model, stages)
     rows = stages.rows(layouts.pp, rank.dual)
-    flying = [name for name in FLYING if f"{name} in flight" in costs]
+    flying = [name for name in (*FLYING, *stages.extras) if f"{name} in flight" in costs]
     apart = [f"{side} {name}" for name in flying for side in ("own", "mirror")[: 1 + bool(rank.dual.any())]]
     names = [name for name in ("rank", *apart, *costs) if name in table]
     stages_of = ({name: table[name][:, kind].take(rows) for name in names} for kind in kinds)
@@ -228,6 +228,18 @@ def _quantities(model: Model, stages: StageTable) -> dict[str, Column]:
     for prefix, stage in (("own", own), ("mirror", mirror)):
         apart = quantities(model, stage)
         found |= {f"{prefix} {name}": apart[name] for name in FLYING}
+    for name in stages.extras:
+        found |= {f"own {name}": stages.columns[name], f"mirror {name}": stages.columns[f"mirror_{name}"]}
+    return found | {f"some {name}": count for name, count in stages.highest().items()}
+
+
+def unit_bytes(problem: Problem, layout: Layouts, extras: Sequence[str]) -> dict[str, float]:
+    """Allocated bytes per unit of each quantity of a stage (`_quantities`; `in flight` per micro-batch in flight), for
+    the one row of `layout`."""
+    costs = [_resident_costs(problem, layout), _working_costs(problem, _rank(problem, layout, layout), extras)]
+    found: dict[str, float] = {}
+    for name, parts in (item for part in costs for item in part.items()):
+        found[name] = found.get(name, 0.0) + sum(float(np.ravel(cost)[0]) for cost in parts.values())
     return found
 
 
@@ -235,7 +247,7 @@ def _flying(rank: _Rank, stage: dict[str, Column]) -> dict[str, Column]:
     """The quantities of a stage and, `in flight`, its layers times the micro-batches that they keep."""
     found: dict[str, Column] = {}
     for side in ("own", "mirror"):
-        names = [name for name in FLYING if f"{side} {name}" in stage]
+        names = [name.removeprefix(f"{side} ") for name in stage if name.startswith(f"{side} ")]
         if names:
             place = stage["rank"] if side == "own" else rank.layouts.pp - 1.0 - stage["rank"]
             flight = rank.flight.at(place)
@@ -269,7 +281,7 @@ def _resident_costs(problem: Problem, layouts: Layouts) -> Costs:
     return costs
 
 
-def _working_costs(problem: Problem, rank: _Rank) -> Costs:
+def _working_costs(problem: Problem, rank: _Rank, extras: Sequence[str]) -> Costs:
     """Bytes of activations and buffers per unit of each quantity of a stage, by term."""
     model = problem.model
     costs: Costs = {"head": {"logits": _head(problem, rank)}, "any": {"buffers": _buffers(problem, rank)}}
@@ -285,7 +297,22 @@ def _working_costs(problem: Problem, rank: _Rank) -> Costs:
     if len(layers) == 2:
         dense, moe = layers
         costs["dense and moe"] = {"recompute_buffer": np.maximum(dense[0], moe[0]), "buffers": dense[1] + moe[1]}
+    for name in (name for name in extras if name != MOVED):
+        costs |= _instead(problem, rank, name)
     return costs
+
+
+def _instead(problem: Problem, rank: _Rank, name: str) -> Costs:
+    """What a layer that another recompute set computes again (`KIND:CODE`) keeps, and holds at one time, more than one
+    of the row's set."""
+    kind, code = name.split(":")
+    other = np.full_like(rank.layouts.recompute, int(code))
+    tables = layer_tables(problem, moe=kind == "moe")
+    kept, recomputed = (per_token(table, other, rank.share) - _per_token(rank, table) for table in tables)
+    return {
+        f"{name} in flight": {"activations": rank.tokens * kept},
+        f"some {name}": {"recompute_buffer": rank.tokens * np.maximum(recomputed, 0.0)},
+    }
 
 
 def _kinds(model: Model) -> list[str]:

@@ -7,7 +7,7 @@ weigh as much as one; what is left over is taken from the first stages, which ho
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import accumulate, pairwise
@@ -20,6 +20,12 @@ from costmodel.model import Model
 
 EPS = 1e-9
 OWN = ("dense", "moe", "mtp", "embedding", "head")
+MOVED = "mtp_head"
+"""Heads of multi-token prediction on a stage other than its module's: +1 a depth there, -1 at the module."""
+
+Contents = dict[str, int]
+"""What a stage holds: OWN, and where a split is given more. `KIND:CODE` are layers of a kind, counted in it, that are
+computed again by the recompute set CODE and not by the layout's."""
 
 
 @lru_cache(maxsize=4096)
@@ -102,8 +108,8 @@ class StageTable:
     A kind is a set of stages that hold the same; `rank` is its earliest stage, which has the most micro-batches in
     flight, `count` how many there are (0 pads). `dense`, `moe`, `mtp` are layers, `embedding` and `head` 0 or 1.
     `mirror_*` is the second stage that a DualPipe rank holds, all 0 for other schedules. Behind the latest stage of the
-    kind follow `later` stages with `later_dense` and `later_moe` layers; under DualPipe these are the ranks between it
-    and the middle, and the layers on both stages of each.
+    kind follow `later` stages that hold `later_*` in all; under DualPipe these are the ranks between it and the middle,
+    with what both stages of each hold.
     """
 
     index: dict[tuple[int, bool], int]
@@ -111,6 +117,24 @@ class StageTable:
     layers: dict[int, tuple[int, ...]]
     slots: Column = field(repr=False)
     lookup: Column = field(repr=False)
+
+    @property
+    def extras(self) -> tuple[str, ...]:
+        """Names of Contents beyond OWN."""
+        usual = {"rank", "count", "later", *OWN}
+        return tuple(name for name in self.columns if name not in usual and not name.startswith(("mirror_", "later_")))
+
+    def highest(self) -> dict[str, Column]:
+        """For each `KIND:CODE`, 1 where a layer is computed again so, and none by a higher set or the same of another
+        kind; a stage holds one layer computed again at a time."""
+        found: dict[str, Column] = {}
+        taken = np.zeros(1)
+        for name in sorted(self.extras, key=lambda name: (int(name.partition(":")[2] or 0), name), reverse=True):
+            if name != MOVED:
+                held = np.minimum(self.columns[name] + self.columns[f"mirror_{name}"], 1.0)
+                found[name] = held * (1.0 - taken)
+                taken = np.maximum(taken, held)
+        return found
 
     @property
     def kinds(self) -> int:
@@ -155,7 +179,31 @@ def split_table(model: Model, seq_len: int, stages: Iterable[int], *, rule: str 
             layers[pp] = equal
         else:
             layers[pp] = split_layers(weights, tail, pp)
-    kinds = {(pp, dual): _kinds(model, counts, dual=dual) for pp, counts in layers.items() for dual in (False, True)}
+    slots = np.zeros((max(layers) + 1, 2), dtype=np.int64)
+    for pp, counts in layers.items():
+        slots[pp, 0] = min(counts)
+        slots[pp, 1] = min(n + (r == 0) + (r == pp - 1) for r, n in enumerate(counts))
+    return _table(layers, {pp: contents(model, counts) for pp, counts in layers.items()}, slots)
+
+
+def given_table(stages: Sequence[Contents], layers: tuple[int, ...]) -> StageTable:
+    """The table of one split whose stages hold these contents."""
+    return _table({len(stages): layers}, {len(stages): stages}, np.zeros((len(stages) + 1, 2), dtype=np.int64))
+
+
+def contents(model: Model, counts: Sequence[int]) -> list[Contents]:
+    """What each stage holds where they get `counts` layers in order: layers by kind, MTP, embedding and head."""
+    stages, start, sparse = [], 0, model.layer_is_moe
+    for rank, count in enumerate(counts):
+        moe, last = sum(sparse[start : start + count]), rank == len(counts) - 1
+        held = (count - moe, moe, model.mtp_layers * last, int(rank == 0), int(last))
+        stages.append(dict(zip(OWN, held, strict=True)))
+        start += count
+    return stages
+
+
+def _table(layers: dict[int, tuple[int, ...]], stages: Mapping[int, Sequence[Contents]], slots: Column) -> StageTable:
+    kinds = {(pp, dual): _kinds(stages[pp], dual=dual) for pp in layers for dual in (False, True)}
     width = max(len(found) for found in kinds.values())
     columns = {name: np.zeros((len(kinds), width)) for name in next(iter(kinds.values()))[0]}
     lookup = np.zeros((max(layers) + 1, 2), dtype=np.int64)
@@ -165,10 +213,6 @@ def split_table(model: Model, seq_len: int, stages: Iterable[int], *, rule: str 
             kind = found[number] if number < len(found) else found[0] | {"count": 0.0}
             for name, value in kind.items():
                 columns[name][row, number] = value
-    slots = np.zeros((max(layers) + 1, 2), dtype=np.int64)
-    for pp, counts in layers.items():
-        slots[pp, 0] = min(counts)
-        slots[pp, 1] = min(n + (r == 0) + (r == pp - 1) for r, n in enumerate(counts))
     return StageTable({key: row for row, key in enumerate(kinds)}, columns, layers, slots, lookup)
 
 
@@ -180,30 +224,23 @@ def _weights(model: Model, seq_len: int) -> tuple[tuple[float, ...], float]:
     return tuple(costs[moe] for moe in model.layer_is_moe), round(tail / unit, 6)
 
 
-def _kinds(model: Model, counts: tuple[int, ...], *, dual: bool) -> list[dict[str, float]]:
+def _kinds(stages: Sequence[Contents], *, dual: bool) -> list[dict[str, float]]:
     """Distinct stages of a split, the columns of a StageTable for each."""
-    stages, start, sparse = [], 0, model.layer_is_moe
-    for rank, count in enumerate(counts):
-        moe = sum(sparse[start : start + count])
-        last = rank == len(counts) - 1
-        stages.append((count - moe, moe, model.mtp_layers * last, int(rank == 0), int(last)))
-        start += count
-    found: dict[tuple[int, ...], list[int]] = {}
+    names, found = tuple(stages[0]), dict[tuple[int, ...], list[int]]()
     for rank, own in enumerate(stages):
-        mirror = stages[len(stages) - 1 - rank] if dual else (0,) * len(OWN)
-        found.setdefault((*own, *mirror), []).append(rank)
-    names = (*OWN, *(f"mirror_{name}" for name in OWN))
+        mirror = stages[len(stages) - 1 - rank]
+        found.setdefault((*own.values(), *(dual * mirror[name] for name in names)), []).append(rank)
+    columns = (*names, *(f"mirror_{name}" for name in names))
     kinds = []
-    for contents, ranks in found.items():
+    for held, ranks in found.items():
         behind = _behind(stages, ranks, dual=dual)
-        later = {"later": len(behind) / (1 + dual)}
-        later |= {"later_dense": sum(stage[0] for stage in behind), "later_moe": sum(stage[1] for stage in behind)}
-        kind = {"rank": ranks[0], "count": len(ranks)} | dict(zip(names, contents, strict=True)) | later
-        kinds.append({name: float(value) for name, value in kind.items()})
+        kind = {"rank": ranks[0], "count": len(ranks), **dict(zip(columns, held, strict=True))}
+        kind |= {f"later_{name}": sum(stage[name] for stage in behind) for name in names}
+        kinds.append({name: float(value) for name, value in kind.items()} | {"later": len(behind) / (1 + dual)})
     return kinds
 
 
-def _behind(stages: Sequence[tuple[int, ...]], ranks: list[int], *, dual: bool) -> Sequence[tuple[int, ...]]:
+def _behind(stages: Sequence[Contents], ranks: list[int], *, dual: bool) -> Sequence[Contents]:
     """The stages behind the latest rank of a kind; under DualPipe those between the rank that is nearest to the middle
     and its mirror."""
     if not dual:
