@@ -125,7 +125,7 @@ def _ordered(rates: list[Rate]) -> tuple[Rate, ...]:
     found = {rate.name for rate in rates if rate.provenance.tag != "assumed"}
 
     def place(rate: Rate) -> tuple[bool, int, float]:
-        weak = 0 if rate.under in found else WEAKER.index(rate.provenance.tag)
+        weak = -1 if rate.under in found else WEAKER.index(rate.provenance.tag)
         return rate.moves < COUNTS, -weak, -rate.moves
 
     return tuple(sorted(rates, key=place))

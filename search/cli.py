@@ -142,7 +142,8 @@ def _search(arguments: Namespace) -> int:
         )
     if result.estimate is None:
         ask = command_line("why", vars(arguments))
-        raise InfeasibleError(f"{table.nothing_fits(result)}\nwhat to change says: {ask}")
+        told = [table.nothing_fits(result), *defaults.said(settings), f"what to change says: {ask}"]
+        raise InfeasibleError("\n".join(told))
     failed: InputError | None = None
     try:
         _write(outputs, result, inputs(arguments) | {"settings": settings})

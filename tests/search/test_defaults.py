@@ -31,6 +31,12 @@ def test_defaults_are_printed_and_what_was_typed_is_none(run: Callable[..., Outc
     )
 
 
+def test_a_search_that_finds_nothing_says_its_defaults_too(run: Callable[..., Outcome]) -> None:
+    code, _, err = run("search", "llama-3.1-405b", "dgx-h100", "--gpus", "8", "--precision", "fp8")
+    assert code == 3
+    assert "\ndefaults: seq-len 8192, global-batch 512, grad-dtype fp32" in err
+
+
 @pytest.mark.parametrize("option", ["seq-len", "global-batch", "precision", "zero"])
 def test_json_and_file_say_value_and_whether_it_is_a_default(run: Callable[..., Outcome], option: str) -> None:
     usual = {"seq-len": "8192", "global-batch": "512", "precision": "bf16", "zero": "0,1,2,3"}[option]
