@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from argparse import Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -169,6 +169,15 @@ def _search(arguments: Namespace) -> int:
     return DONE
 
 
+def _failure(write: Callable[[], None]) -> InputError | None:
+    """What kept files from being written, such as a full disk: to be raised once the results are printed."""
+    try:
+        write()
+    except InputError as error:
+        return error
+    return None
+
+
 def _outputs(arguments: Namespace) -> list[Path]:
     """The file of the frontier, and that of every feasible layout if it is wanted."""
     read = (arguments.model, arguments.cluster, arguments.profile, arguments.space)
@@ -250,15 +259,19 @@ def _validate(arguments: Namespace) -> int:
         output_path(arguments.predictions, [arguments.runs, arguments.profile])
     with progress("runs") as show:
         score, found = measured.score(arguments.runs, arguments.trust, arguments.profile, show)
-    if arguments.predictions is not None:
-        write_text(arguments.predictions, measured.predictions_csv(found))
-        say(f"wrote {arguments.predictions}: {len(found):,} predictions")
+    failed: InputError | None = None
+    if not found:
+        failed = InputError(f"{arguments.runs or 'the shipped runs'}: no row can be predicted")
+    elif arguments.predictions is not None:
+        failed = _failure(lambda: write_text(arguments.predictions, measured.predictions_csv(found)))
+        if failed is None:
+            say(f"wrote {arguments.predictions}: {len(found):,} predictions")
     if arguments.json:
         print(json.dumps(score, indent=2))
-    if not found:
-        raise InputError(f"{arguments.runs or 'the shipped runs'}: no row can be predicted")
-    if not arguments.json:
+    elif found:
         print("\n".join(measured.report(score, found, arguments.trust)))
+    if failed is not None:
+        raise failed
     return DONE
 
 

@@ -1,6 +1,7 @@
 """`validate` and `calibrate` as a user types them."""
 
 import csv
+import errno
 import json
 import re
 import sys
@@ -64,7 +65,8 @@ def test_a_table_of_which_no_row_can_be_predicted_is_an_error(tmp_path, capsys):
     assert out == ""
     assert "not stated: layers " in err
     assert err.endswith(f"meshscout: error: {path}: no row can be predicted\n")
-    assert main(["validate", path, "--json"]) == 2
+    assert main(["validate", path, "--json", "--predictions", str(tmp_path / "p.csv")]) == 2
+    assert not (tmp_path / "p.csv").exists()
     assert json.loads(capsys.readouterr().out)["step_time"]["n"] == 0
     Path(path).write_text(Path(path).read_text().splitlines()[0] + "\n")
     assert main(["validate", path]) == 2
@@ -119,6 +121,18 @@ def test_predictions_are_one_row_a_run(tmp_path):
         assert float(row["step_time_low"]) < float(row["step_time"]) < float(row["step_time_high"])
         assert float(row["memory"]) > 1e9
         assert row["oom"] in ("0", "1")
+
+
+def test_predictions_that_cannot_be_written_cost_no_table(tmp_path, capsys, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("search.files.os.replace", full)
+    assert main(["validate", SAMPLE, "--predictions", str(tmp_path / "p.csv")]) == 2
+    out, err = capsys.readouterr()
+    assert "the worst step times" in out
+    assert err.endswith("p.csv: cannot be written: No space left on device\n")
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
