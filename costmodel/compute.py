@@ -28,6 +28,12 @@ TILE = 128.0
 CAST_BYTES = 3.0
 """HBM bytes per element of a GEMM's input that its cast to fewer bits moves beyond the kernel that made it: copies by
 row and by column are written, one of them from a second read."""
+MISALIGNED = 8.0
+"""Time of batched products without 16-byte alignment over that with it: BLOOM's tuning runs with heads of 108 and 144
+elements take 153 and 110 s, of which attention is 6 s with the latter."""
+SCORE_BYTES = 11.0
+"""HBM bytes per attention score, causal or not, that unfused attention moves forward: the product writes it, softmax
+and dropout read and write it (and a mask), and the product with the values reads it."""
 CE_BYTES = 10.0
 """HBM bytes per logit that the fused cross entropy moves."""
 
@@ -201,6 +207,20 @@ def _attention_core(problem: Problem, shape: Shape) -> Column:
     return at_rate * (1.0 + problem.profile.time.attention_tiles / tiles)
 
 
+def _misaligned(problem: Problem) -> float:
+    """How much longer unfused attention takes where the head size is no multiple of 8 elements, 16 bytes: its batched
+    products then miss the tensor cores' alignment. Fused kernels pad the heads."""
+    unfused = problem.profile.memory.scores_saved > 0.0
+    return MISALIGNED if unfused and problem.model.head_dim % 8 else 1.0
+
+
+def _scores(problem: Problem, shape: Shape) -> Column:
+    """Forward seconds in which unfused attention moves its scores; 0 where attention is fused and keeps none."""
+    each = SCORE_BYTES * (problem.profile.memory.scores_saved > 0.0)
+    moved = each * (problem.model.heads / shape.tp) * shape.tokens * float(problem.workload.seq_len)
+    return moved / _bandwidth(problem)
+
+
 def _bandwidth(problem: Problem) -> float:
     """B/s that bandwidth-bound operators reach, at most the HBM's."""
     gpu = problem.cluster.gpu
@@ -253,7 +273,7 @@ def _layer_work(problem: Problem, layouts: Layouts, *, moe: bool) -> tuple[Work,
             feed, shared = (feed[0] + beside[0], feed[1] + beside[1], feed[2] + beside[2]), beside[0]
     else:
         feed = linear(problem, mlp_gemms(problem, shape, model.ffn_hidden))
-    core = _attention_core(problem, shape)
+    core, scores = _attention_core(problem, shape) * _misaligned(problem), _scores(problem, shape)
     moved = _elementwise(problem, shape, moe=moe) / _bandwidth(problem)
     kernels = KERNELS["attention"] + KERNELS["moe" if moe else "mlp"] + KERNELS["ring"] * (shape.cp - 1.0)
     gaps = rates.kernel * kernels
@@ -261,8 +281,8 @@ def _layer_work(problem: Problem, layouts: Layouts, *, moe: bool) -> tuple[Work,
         forward=attention[0] + feed[0],
         dgrad=attention[1] + feed[1],
         wgrad=attention[2] + feed[2],
-        attention_forward=core / rates.attention_forward,
-        attention_backward=ATTENTION_BACKWARD * core / rates.attention_backward,
+        attention_forward=core / rates.attention_forward + scores,
+        attention_backward=ATTENTION_BACKWARD * core / rates.attention_backward + 2.0 * scores,
         elementwise_forward=moved,
         elementwise_backward=2.0 * moved,
         gaps_forward=gaps,
@@ -276,15 +296,24 @@ def wait_for_host(problem: Problem, layouts: Layouts, work: Work, forward: Colum
     """The layer's work with gaps that lift each pass to the host's floor; `forward`, `backward`: exposed traffic.
 
     A layer whose kernels are shorter than their launches takes the host's time, whatever its size; collectives of
-    tensor parallelism launch in lock-step, so the slowest of TP hosts counts.
+    tensor parallelism launch in lock-step, so the slowest of TP hosts counts. The backward pass launches two passes'
+    kernels, and those of a layer that it recomputes.
     """
     rates = problem.profile.time
     tp = layouts.tp.astype(np.float64)
     each = rates.tp_floor + leaves_node(problem.cluster, tp) * (rates.tp_floor_network - rates.tp_floor)
     floor = rates.layer_floor + each * (tp - 1.0)
     missing = np.maximum(floor - work.forward_total - forward, 0.0)
-    missing_backward = np.maximum(2.0 * floor - work.backward_total - backward, 0.0)
+    passes = 2.0 + whole_layer_again(problem, layouts)
+    missing_backward = np.maximum(passes * floor - work.backward_total - backward, 0.0)
     return replace(work, gaps_forward=work.gaps_forward + missing, gaps_backward=work.gaps_backward + missing_backward)
+
+
+def whole_layer_again(problem: Problem, layouts: Layouts) -> Column:
+    """1 where the row's recompute set runs whole layers again, their collectives included."""
+    full = np.array([1.0 * choice.full for choice in problem.profile.recompute])
+    again: Column = full[layouts.recompute]
+    return again
 
 
 def _recompute(problem: Problem, layouts: Layouts, work: Work, feed: Column, shared: Column, *, moe: bool) -> Column:

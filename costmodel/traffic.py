@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from costmodel.collectives import collective, leaves_node, members, point_to_point
-from costmodel.compute import WORK_AXES, Shape, Work
+from costmodel.compute import WORK_AXES, Shape, Work, whole_layer_again
 from costmodel.layouts import Column, Layouts, shard_groups
 from costmodel.problem import DTYPE_BYTES, Problem
 from costmodel.schedule import is_dual
@@ -128,7 +128,7 @@ def layer_traffic(problem: Problem, layouts: Layouts, work: Work, *, moe: bool) 
     overlap = rates.ep_overlap + is_dual(layouts) * (rates.ep_overlap_dualpipe - rates.ep_overlap)
     ep_forward = exposed(dispatch, work.forward_total, overlap, rates.contention)
     ep_backward = exposed(dispatch, work.backward_total, overlap, rates.contention)
-    again = _whole_layer_again(problem, layouts)
+    again = whole_layer_again(problem, layouts)
     return LayerTraffic(
         tp_forward, tp_backward + again * tp_forward, cp_forward, cp_backward + again * cp_forward,
         ep_forward, ep_backward + again * ep_forward,
@@ -144,12 +144,6 @@ def _layer_sends(problem: Problem, layouts: Layouts, *, moe: bool) -> tuple[Colu
         return forward, backward, ring, np.zeros_like(ring)
     there = expert_dispatch(problem, shape, rates.dispatch_bytes)
     return forward, backward, ring, there + expert_dispatch(problem, shape, rates.combine_bytes)
-
-
-def _whole_layer_again(problem: Problem, layouts: Layouts) -> Column:
-    """1 where the row's recompute set runs whole layers again, collectives included."""
-    full = np.array([1.0 * choice.full for choice in problem.profile.recompute])
-    return full[layouts.recompute]
 
 
 def head_traffic(problem: Problem, layouts: Layouts) -> LayerTraffic:
@@ -173,10 +167,13 @@ def no_traffic(layouts: Layouts) -> LayerTraffic:
 
 
 def pipeline_send(problem: Problem, layouts: Layouts) -> Column:
-    """Seconds to hand one micro-batch's activations to the next stage: 2 t h bytes, split by sequence parallelism."""
+    """Seconds to hand one micro-batch's activations to the next stage: 2 t h bytes, a share of them by each TP rank.
+
+    Sequence parallelism has split them; without it Megatron scatters and gathers them (2104.04473, section 4.1).
+    """
     shape = Shape.of(problem, layouts)
     stride = shape.tp * shape.cp * layouts.dp.astype(np.float64)
-    volume = ACTIVATION * shape.tokens * problem.model.hidden / shape.norm_split
+    volume = ACTIVATION * shape.tokens * problem.model.hidden / shape.tp
     pp = layouts.pp.astype(np.float64)
     return point_to_point(problem.cluster, volume, pp, stride, network=problem.profile.time.network)
 
