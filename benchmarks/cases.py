@@ -1,0 +1,23 @@
+"""The problems that the benchmarks search, with the command line's defaults."""
+
+from __future__ import annotations
+
+from costmodel.model import load_model
+from costmodel.problem import Problem, Workload, default_global_batch
+from costmodel.profile import load_profile
+from hardware.catalog import load_cluster
+
+
+def problem(model: str, cluster: str, gpus: int, profile: str = "megatron") -> Problem:
+    """A problem of shipped parts."""
+    trained, machine = load_model(model), load_cluster(cluster)
+    rates = load_profile(profile).on(machine.gpu)
+    workload = Workload(
+        gpus=gpus,
+        seq_len=trained.seq_len,
+        global_batch=default_global_batch(gpus, trained.seq_len),
+        grad_dtype=rates.grad_dtype,
+        moments_dtype=rates.moments_dtype,
+        routed_nodes=trained.routed_nodes,
+    )
+    return Problem(model=trained, cluster=machine, profile=rates, workload=workload)
