@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import NormalDist
 
+from costmodel import params
 from costmodel.model import Model
 from costmodel.profile import Profile
 from costmodel.split import StageTable, split_table
@@ -108,12 +109,36 @@ class Problem:
             )
 
     @property
+    def uncovered(self) -> tuple[str, ...]:
+        """Why measured runs of the profile on this GPU do not cover the job, one sentence each; empty if they do."""
+        covers, gpu, work = self.profile.covers, self.cluster.gpu.name, self.workload
+        if covers is None:
+            return (f"no measured run of profile {self.profile.name} on {gpu}",)
+        absent = [("precision", work.precision, covers.precisions), ("a model that is", self.kind, covers.kinds)]
+        named = tuple(
+            f"{what} {own}: measured runs have {', '.join(seen)}" for what, own, seen in absent if own not in seen
+        )
+        return named + covers.misses(self.amounts)
+
+    @property
+    def kind(self) -> str:
+        """ "dense" or "moe"."""
+        return "moe" if self.model.is_moe else "dense"
+
+    @property
+    def amounts(self) -> dict[str, float]:
+        """GPUs, parameters and tokens of a sequence: how large the job is."""
+        return {"gpus": self.workload.gpus, "parameters": params.total(self.model), "seq_len": self.workload.seq_len}
+
+    @property
     def memory_limit(self) -> float:
         """Bytes that a layout may need: usable memory less the headroom demanded, over what memory may exceed its
-        prediction by with the probability that `memory_margin` leaves (normal in the logarithm, profile's interval).
+        prediction by with the probability that `memory_margin` leaves (normal in the logarithm, as wide as the
+        profile's interval, or the wider one for a job that no runs cover).
         """
         free = self.cluster.gpu.usable_memory - self.workload.headroom
-        sigma = math.log(self.profile.interval.memory_high) / NormalDist().inv_cdf(0.9)
+        interval = self.profile.interval.wider if self.uncovered else self.profile.interval
+        sigma = math.log(interval.memory_high) / NormalDist().inv_cdf(0.9)
         return free / math.exp(NormalDist().inv_cdf(self.workload.memory_margin) * sigma)
 
     def split(self, stages: Iterable[int], *, rule: str = "best") -> StageTable:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from costmodel.layouts import SCHEDULES
+from costmodel.range import Range, read_ranges
 from costmodel.rates import Interval, MemoryRates, TimeRates
 from hardware.catalog import gpu_names, load_gpu
 from hardware.errors import InputError
@@ -19,6 +20,7 @@ R = TypeVar("R", "TimeRates", "MemoryRates", "Interval")
 
 DATA = Path(__file__).parent / "profiles"
 FITTED = DATA / "fitted"
+POOLED = FITTED / "pooled.toml"
 
 MODULES: tuple[str, ...] = (
     "layernorm",
@@ -113,21 +115,24 @@ class Profile:
     fitted_on: tuple[str, ...] = ()
     """GPUs whose runs are behind these rates"""
     by_gpu: ByGpu = field(default_factory=dict)
+    covers: Range | None = None
+    """what the runs on this GPU cover that the rates rest on; None where there are none"""
+    ranges: Mapping[str, Range] = field(default_factory=dict)
     provenance: Mapping[str, Provenance] = field(default_factory=dict)
 
     def on(self, gpu: Gpu) -> Profile:
         """The profile with the rates of this GPU, of its architecture, or its own, in this order of preference."""
         key = next((name for name in (gpu.name, gpu.architecture) if name in self.by_gpu), "")
+        own = replace(self, covers=self.ranges.get(gpu.name), by_gpu={}, ranges={})
         if not key:
-            return replace(self, by_gpu={})
+            return own
         rates = self.by_gpu[key].on(key, gpu.name)
         return replace(
-            self,
+            own,
             time=rates.time,
             memory=rates.memory,
             rates_of=key,
             fitted_on=(key,) if key == gpu.name else rates.fitted_on,
-            by_gpu={},
             provenance={**self.provenance, **rates.provenance},
         )
 
@@ -169,13 +174,25 @@ def load_profile(name: str, *, fitted: bool = True) -> Profile:
     return _with_fitted(profile, by_gpu) if fitted and path.parent == DATA and by_gpu.is_file() else profile
 
 
+def pooled_interval() -> Interval:
+    """The interval over all frameworks that have runs: what one without any has."""
+    table = Table.load(POOLED)
+    found = _rates(table.table("interval"), Interval, None, table)
+    table.finish()
+    return found
+
+
 def _with_fitted(profile: Profile, path: Path) -> Profile:
     """The profile with rates by GPU from a file that `meshscout calibrate` wrote."""
     table = Table.load(path)
     by_gpu = _by_gpu(table, GpuRates(time=profile.time, memory=profile.memory), {})
     table.text("base", profile.name, choices=(profile.name,))
+    interval = _rates(table.optional_table("interval"), Interval, profile.interval, table)
+    ranges = read_ranges(table.optional_table("range"))
     table.finish()
-    return replace(profile, by_gpu=by_gpu)
+    sources = {name: it for name, it in table.sources.items() if name.startswith("interval.")}
+    found = {**profile.provenance, **sources}
+    return replace(profile, by_gpu=by_gpu, interval=interval, ranges=ranges, provenance=found)
 
 
 def _read(table: Table, base: Profile | None, name: str) -> Profile:
@@ -196,11 +213,14 @@ def _read(table: Table, base: Profile | None, name: str) -> Profile:
     values["recompute"] = _recompute(table, base)
     values["time"] = _rates(table.optional_table("time"), TimeRates, base.time if base else None, table)
     values["memory"] = _rates(table.optional_table("memory"), MemoryRates, base.memory if base else None, table)
-    values["interval"] = _rates(table.optional_table("interval"), Interval, base.interval if base else None, table)
-    said = {name: it for name, it in table.sources.items() if not name.startswith("gpu.")}
+    values["interval"] = _rates(
+        table.optional_table("interval"), Interval, base.interval if base else pooled_interval(), table
+    )
+    said = {name: it for name, it in table.sources.items() if not name.startswith(("gpu.", "range."))}
     inherited = _under(table, said, base) if base and table.file.parent != DATA else {}
     values["by_gpu"] = _by_gpu(table, GpuRates(time=values["time"], memory=values["memory"]), inherited)
     values["provenance"] = {**(_inherited(base.provenance, f"profile {base.name}") if base else {}), **said}
+    values["ranges"] = _ranges(table, base)
     profile = Profile(**values)
     for key, known in (("schedules", SCHEDULES), ("fp8_recipe", ("fp8", "fp8_block"))):
         given = getattr(profile, key)
@@ -254,6 +274,16 @@ def _under(table: Table, said: Mapping[str, Provenance], base: Profile) -> ByGpu
         )
         for gpu, rates in base.by_gpu.items()
     }
+
+
+def _ranges(table: Table, base: Profile | None) -> Mapping[str, Range]:
+    """What runs cover: the file's own, and those of a user's base on GPUs that the file has no rates for."""
+    own = read_ranges(table.optional_table("range"))
+    if base is None or table.file.parent == DATA or table.has("time") or table.has("memory"):
+        return own
+    rated = table.table("gpu").keys() if table.has("gpu") else ()
+    kept = {gpu: it for gpu, it in base.ranges.items() if gpu not in rated and _architecture(gpu) not in rated}
+    return {**kept, **own}
 
 
 def _recompute(table: Table, base: Profile | None) -> tuple[RecomputeSet, ...]:

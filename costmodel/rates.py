@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from costmodel.quantity import quantity
 
@@ -155,3 +155,11 @@ class Interval:
     time_high: float = quantity("90th percentile of measured over predicted step time", "1", (1.0, 100.0))
     memory_low: float = quantity("10th percentile of measured over predicted memory", "1", (0.01, 1.0))
     memory_high: float = quantity("90th percentile of measured over predicted memory", "1", (1.0, 100.0))
+    memory_runs: float = quantity("runs of the profile whose memory these ends rest on", "1", (0.0, 1e9))
+    outside: float = quantity("how much wider, in the logarithm, where no runs cover the layout", "1", (1.0, 10.0))
+
+    @property
+    def wider(self) -> Interval:
+        """The interval outside of what runs cover."""
+        names = ("time_low", "time_high", "memory_low", "memory_high")
+        return replace(self, outside=1.0, **{name: getattr(self, name) ** self.outside for name in names})

@@ -10,7 +10,7 @@ import numpy as np
 
 from costmodel.calibration import fit
 from costmodel.calibration.predict import Progress
-from costmodel.calibration.refine import LEAST, Refined, counted, mean_error, refine, to_toml
+from costmodel.calibration.refine import LEAST, Refined, counted, mean_error, refine, sure_lines, to_toml
 from costmodel.calibration.runs import Run, read_runs
 from costmodel.profile import load_profile, profile_names
 from hardware.errors import InputError
@@ -30,7 +30,9 @@ def fitted(path: str, profile: str, progress: Progress | None = None) -> tuple[s
         raise InputError(f"{path}: too few runs of profile {profile} to fit anything ({len(runs)}, at least {LEAST})")
     for line in _doubts(found):
         say(line)
-    return to_toml(profile, found, Path(path).name), [line for it in found for line in _told(it)]
+    file = Path(path).name
+    text = "\n".join([to_toml(profile, found, file), *sure_lines(found, load_profile(profile), file)])
+    return text, [line for it in found for line in _told(it)]
 
 
 def fitted_anew(path: str, profile: str) -> tuple[str, list[str]]:

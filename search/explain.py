@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from costmodel import params
 from costmodel.basis import Basis, basis
 from costmodel.estimate import Estimate, estimate
+from costmodel.interval import Bounds, bounds, uncovered
 from costmodel.layouts import SCHEDULES, Column, Layouts
 from costmodel.problem import Problem
 from search import grounds
@@ -41,6 +42,11 @@ class Explanation(Scored):
             step = float(self.cost.step_time[0])
             shares |= {f"time_{term.name}": self.time(term.name) / step for term in fields(self.cost.time)}
         return grounds.warnings(self.problem, self.grounds, shares)
+
+    @property
+    def bounds(self) -> Bounds:
+        """The central 80 % around step time and memory."""
+        return bounds(self.problem, self.layout, self.cost)
 
     @property
     def steps(self) -> tuple[Step, ...]:
@@ -89,6 +95,8 @@ def to_json(it: Explanation) -> dict[str, object]:
         "place": it.place and dict(zip(("rank", "of"), it.place, strict=True)),
         "layers_per_stage": list(it.layers),
         **{name: float(column[0]) for name, column in headline(cost).items()},
+        **{part.name: getattr(it.bounds, part.name)[0].item() for part in fields(it.bounds)},
+        "uncalibrated_because": list(uncovered(it.problem, it.layout)),
         "memory_terms": {term.name: it.memory(term.name) for term in fields(cost.memory)},
         "time_terms": {term.name: it.time(term.name) for term in fields(cost.time)},
         "provenance": grounds.to_json(it.grounds),
@@ -100,7 +108,7 @@ def to_json(it: Explanation) -> dict[str, object]:
 def problem_json(problem: Problem) -> dict[str, object]:
     """What was asked, as it was understood."""
     names = ("gpus", "seq_len", "global_batch", "precision", "flops_convention", "mfu_peak", "grad_dtype",
-             "moments_dtype", "expert_load", "routed_nodes")  # fmt: skip
+             "moments_dtype", "expert_load", "routed_nodes", "memory_margin")  # fmt: skip
     parts = ("model", "cluster", "profile")
     return {part: getattr(problem, part).name for part in parts} | {
         name: getattr(problem.workload, name) for name in names

@@ -143,6 +143,7 @@ def _inputs_to_try(
         yield "seq_len", _multiples(work.seq_len, units)
     if "memory" in names:
         yield "headroom", [0.0] if work.headroom else []
+        yield "memory_margin", [0.5] if work.memory_margin > 0.5 else []
         for name in ("grad_dtype", "moments_dtype"):
             yield name, ["bf16"] if getattr(work, name) == "fp32" else []
         halves = (work.seq_len >> times for times in range(1, work.seq_len.bit_length()))

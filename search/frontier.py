@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from costmodel.estimate import Estimate, Time, estimate
+from costmodel.interval import Bounds, bounds
 from costmodel.layouts import SCHEDULES, Layouts
 from costmodel.memory import Memory
 from costmodel.problem import Problem
@@ -48,7 +49,7 @@ _LAYOUT = {
     "layers_per_stage": "transformer layers on each pipeline stage",
 }
 _TYPES = {"sequence_parallel": pa.bool_(), "layers_per_stage": pa.list_(pa.field("item", pa.int32(), nullable=False))}
-_TYPES |= dict.fromkeys(("recompute", "schedule", "precision"), pa.string())
+_TYPES |= dict.fromkeys(("recompute", "schedule", "precision"), pa.string()) | {"calibrated": pa.bool_()}
 _UNITS = {"micro_batch": "sequences", "layers_per_stage": "layers", "sequence_parallel": "true or false"}
 _UNITS |= dict.fromkeys(("recompute", "schedule", "precision"), "text")
 _HEADLINES = {
@@ -81,6 +82,7 @@ def arrow_schema(provenance: Mapping[str, object] | None = None) -> pa.Schema:
     ]
     declared = {part.name: part.metadata for part in fields(Estimate)}
     columns += [_number(name, declared[source]) for name, source in _HEADLINES.items()]
+    columns += [_number(part.name, part.metadata) for part in fields(Bounds)]
     for prefix, tree in (("memory", Memory), ("time", Time)):
         columns += [_number(f"{prefix}_{part.name}", part.metadata) for part in fields(tree)]
     units = {column.name: {key.decode(): text.decode() for key, text in column.metadata.items()} for column in columns}
@@ -96,7 +98,7 @@ def _json(value: object) -> str:
 
 
 def _number(name: str, metadata: Mapping[str, str]) -> pa.Field:
-    return _field(name, pa.float64(), metadata["unit"], metadata["meaning"])
+    return _field(name, _TYPES.get(name, pa.float64()), metadata["unit"], metadata["meaning"])
 
 
 def _field(name: str, kind: pa.DataType, unit: str, meaning: str) -> pa.Field:
@@ -115,6 +117,8 @@ def columns_of(problem: Problem, layouts: Layouts, cost: Estimate, first: int = 
     columns["precision"] = [problem.workload.precision] * len(layouts)
     columns["layers_per_stage"] = [stages[pp] for pp in layouts.pp.tolist()]
     columns |= {name: getattr(cost, source) for name, source in _HEADLINES.items()}
+    ends = bounds(problem, layouts, cost)
+    columns |= {part.name: getattr(ends, part.name) for part in fields(Bounds)}
     for prefix, tree in (("memory", cost.memory), ("time", cost.time)):
         columns |= {f"{prefix}_{part.name}": getattr(tree, part.name) for part in fields(tree)}
     return columns

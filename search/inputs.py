@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from costmodel.interval import default_margin
 from costmodel.layouts import SCHEDULES, Layouts
 from costmodel.model import load_model, model_names
 from costmodel.problem import Problem, Workload, default_global_batch
@@ -60,9 +61,12 @@ def read_problem(arguments: Namespace) -> Problem:
         flops_convention=arguments.flops_convention,
         mfu_peak=arguments.mfu_peak,
         headroom=arguments.headroom,
-        memory_margin=arguments.memory_margin,
+        memory_margin=arguments.memory_margin or 0.5,
     )
-    return Problem(model=model, cluster=cluster, profile=profile, workload=workload)
+    problem = Problem(model=model, cluster=cluster, profile=profile, workload=workload)
+    if arguments.memory_margin is not None:
+        return problem
+    return replace(problem, workload=replace(workload, memory_margin=default_margin(problem)))
 
 
 def read_space(arguments: Namespace, problem: Problem, *, strict: bool = True) -> SearchSpace:

@@ -11,8 +11,10 @@ from typing import Any
 
 from costmodel.calibration.predict import Prediction, Progress, predict
 from costmodel.calibration.runs import FALLBACK, RUNS, Run, Skipped, framework_of, grouped, read_runs, strangers
+from costmodel.calibration.shipped import read_left_out
+from costmodel.calibration.spread import holds
 from costmodel.calibration.validate import TRUST, validate
-from costmodel.profile import load_profile
+from costmodel.profile import load_profile, pooled_interval
 from hardware.errors import InputError
 from search.terminal import say
 
@@ -39,7 +41,7 @@ def score(
     found = predict(runs, progress)
     if runs and not any(run.trust in TRUST[trust] for run in runs):
         say(f"no run has trust {trust}: --trust medium or low takes the others")
-    return validate(found, skipped, trust), found
+    return validate(found, skipped, trust, None if path or profile else left_out_hold(runs)), found
 
 
 def _stand_in(unknown: Mapping[str, int]) -> str:
@@ -82,6 +84,11 @@ def predictions_csv(found: Sequence[Prediction]) -> str:
     return text.getvalue()
 
 
+def left_out_hold(runs: Sequence[Run]) -> dict[str, dict[str, bool]]:
+    """What of the shipped runs lies in the interval that was found without their source."""
+    return holds(read_left_out(runs), pooled_interval())
+
+
 def report(score: Mapping[str, Any], found: Sequence[Prediction], trust: str) -> list[str]:
     """The tables of `validate` for the terminal."""
     rows = [it for it in found if it.run.trust in TRUST[trust]]
@@ -111,6 +118,13 @@ def _overall(score: Mapping[str, Any]) -> list[str]:
         if part["n"]:
             text = f"{name}: {part['n']:,} runs, mean error {part['mape']:.1%}, median {part['median_ape']:.1%}"
             lines.append(text + (f"; mean over frameworks {macro:.1%}" if macro is not None else ""))
+    sure = [
+        f"{part['coverage']:.1%} of {part['n']:,} {name}"
+        for kind, name in (("step_time", "step times"), ("memory", "memories"))
+        if (part := score["interval"][kind])["n"]
+    ]
+    if sure:
+        lines.append(f"the 80 % intervals hold {' and '.join(sure)}")
     parts = [f"{name} {part['mape']:.1%} ({part['n']})" for name, part in score["megatron"].items() if part["n"]]
     return [*lines, *([f"step time of Megatron on H100 and newer: {', '.join(parts)}"] if parts else [])]
 

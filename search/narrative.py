@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from textwrap import wrap
 
+from costmodel.interval import uncovered
 from costmodel.layouts import SCHEDULES
 from hardware.units import format_bytes, format_decimal_bytes, format_seconds
 from search import grounds
@@ -76,8 +77,21 @@ def _summary(it: Explanation) -> Iterator[str]:
         speed = f"{cost.tokens_per_second_per_gpu[0]:,.0f} tokens/s per GPU"
         might = "" if it.feasible else "were it allowed: "
         yield f"{might}MFU {cost.mfu[0]:.1%}, {speed}, step {format_seconds(float(cost.step_time[0]))}"
+        yield from _sure(it)
     else:
         yield UNFIT
+
+
+def _sure(it: Explanation) -> Iterator[str]:
+    """Where the truth lies with 80 %, and why that is wide where no measured runs cover the layout."""
+    ends = {name: float(getattr(it.bounds, name)[0]) for name in it.bounds.__dataclass_fields__}
+    steps, sizes = (
+        " to ".join(show(ends[f"{name}_{end}"]) for end in ("low", "high"))
+        for name, show in (("step_time", format_seconds), ("memory", format_bytes))
+    )
+    because = uncovered(it.problem, it.layout)
+    yield f"8 of 10 runs: step {steps}, memory {sizes}" + (", not calibrated:" if because else "")
+    yield from (f"   {reason}" for reason in because)
 
 
 def _depths(count: int) -> str:

@@ -20,6 +20,7 @@ from search.fitting import needs, usual_etp, usual_schedule
 from search.frontier import rows_of
 from search.rule import violations
 from search.rules import rules
+from search.rules_memory import kept_free
 from search.space import SearchSpace, divisors, possible_values, recompute_codes
 
 EXPERTS_A_GPU = 4
@@ -214,14 +215,17 @@ class _Process:
 
     # -- the choices, in words
 
+    def _of(self, need: float | None = None) -> str:
+        """A need, or what was shown, of the usable memory."""
+        usable = size(self.problem.cluster.gpu.usable_memory)
+        return ("" if need is None else size(need)) + f" of {usable}{kept_free(self.problem, need or 0.0)}"
+
     def _because(self, axis: str, value: int, first: int, dropped: Sequence[_Tried]) -> str:
         """Why a degree was raised: what its first value needed at least."""
         if value == first:
             return ""
         least = [min(tried.needs) for tried in dropped if tried.rows[0][axis] < value]
-        needed = (
-            f": with less, at least {size(min(least))} of {size(self.usable)}" if least else ": the rules ask for it"
-        )
+        needed = f": with less, at least {self._of(min(least))}" if least else ": the rules ask for it"
         return f"; raised from {first}{needed}"
 
     def _expert_choice(self, row: Axes, dropped: Sequence[_Tried]) -> Choice:
@@ -259,7 +263,7 @@ class _Process:
         else:
             upto = [pair for pair in zip(found.rows, found.needs, strict=True) if pair[0]["zero_stage"] <= stage]
             shown = [f"ZeRO {tried['zero_stage']} {size(need)}" for tried, need in upto]
-            because = f"{', '.join(shown)} of {size(self.usable)}, at full recompute and micro-batch 1"
+            because = f"{', '.join(shown)}{self._of()}, at full recompute and micro-batch 1"
         return Choice("ZeRO", f"ZeRO {stage}", because)
 
     def _recompute_choice(self, row: Axes) -> tuple[Axes, Choice]:
@@ -272,7 +276,7 @@ class _Process:
             if need <= self.usable:
                 row = found
                 break
-        because = f"the least that fits: {', '.join(shown)} of {size(self.usable)}"
+        because = f"the least that fits: {', '.join(shown)}{self._of()}"
         return row, Choice("recompute", self.profile.recompute[row["recompute"]].name, because)
 
     def _micro_batch_choice(self, row: Axes) -> tuple[Axes, Choice]:
@@ -288,7 +292,7 @@ class _Process:
             elif row["pp"] > 1 and left < MICRO_BATCHES_A_STAGE * row["pp"]:
                 because = f"{bigger} would leave {left:g} micro-batches for {row['pp']} stages"
             elif (need := needs(self.problem, [found])[0]) > self.usable:
-                because = f"{bigger} would need {size(need)} of {size(self.usable)}"
+                because = f"{bigger} would need {self._of(need)}"
             else:
                 row = found
                 continue
@@ -302,5 +306,5 @@ class _Process:
         shown = ", ".join(
             f"{axis.replace('_stage', '')} {row[axis]}" for axis in ("tp", "pp", "dp", "ep", "zero_stage")
         )
-        because = f"the least that any of them needs is {size(need)} of {size(self.usable)} ({shown}, full recompute)"
+        because = f"the least that any of them needs is {self._of(need)} ({shown}, full recompute)"
         return Choice("layout", "none", because)

@@ -59,7 +59,8 @@ def memory_floor(problem: Problem) -> Rule:
         found = {name: int(np.ravel(amount)[0]) for name, amount in need(*map(np.atleast_1d, values)).items()}
         shown = " + ".join(f"{name} {_size(amount)}" for name, amount in found.items() if amount)
         least = f"needs at least {_size(sum(found.values()))} ({shown})"
-        return f"{least} of {format_bytes(usable)} usable{kept_free(problem)}"
+        free = kept_free(problem, sum(found.values()) * MEGABYTE)
+        return f"{least} of {format_bytes(usable)} usable{free}"
 
     return Rule("memory_floor", columns, lambda *values: sum(need(*values).values()) <= budget, because)
 
@@ -73,17 +74,19 @@ def memory_rule(problem: Problem) -> Rule:
         ("memory_headroom",),
         lambda headroom: headroom >= least,
         lambda headroom: (
-            f"needs {format_bytes(usable - headroom)} of {format_bytes(usable)} usable{kept_free(problem)}"
+            f"needs {format_bytes(usable - headroom)} of {format_bytes(usable)} usable"
+            + kept_free(problem, usable - headroom)
         ),
     )
 
 
-def kept_free(problem: Problem) -> str:
-    """What stands after the usable memory where a headroom or a margin is demanded."""
+def kept_free(problem: Problem, need: float = 0.0) -> str:
+    """What stands after the usable memory where a headroom is demanded, or a margin that decides about this need."""
     work = problem.workload
     free = f", {format_bytes(work.headroom)} to stay free" if work.headroom else ""
-    sure = f", to fit with probability {work.memory_margin:g} at most {format_bytes(problem.memory_limit)}"
-    return free + sure * (work.memory_margin > 0.5)
+    if work.memory_margin == 0.5 or need > problem.cluster.gpu.usable_memory - work.headroom:
+        return free
+    return f"{free}, to fit with probability {work.memory_margin:g} at most {format_bytes(problem.memory_limit)}"
 
 
 def _size(megabytes: int) -> str:

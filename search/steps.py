@@ -230,9 +230,9 @@ def _communication_rows(it: Scored, total: float, share: float) -> Iterator[Row]
 def _memory(it: Scored) -> Made:
     usable, need = it.problem.cluster.gpu.usable_memory, float(it.cost.memory_total[0])
     stage = Stage.of(it.problem, it.layout).name
-    limit = it.problem.memory_limit
-    verdict = f"needs {format_bytes(need)} of {format_bytes(usable)}{kept_free(it.problem)} on {stage}: "
-    verdict += "it fits" if need <= limit else f"{format_bytes(need - limit)} too much"
+    limit, free = it.problem.memory_limit, usable - it.problem.workload.headroom
+    verdict = f"needs {format_bytes(need)} of {format_bytes(usable)}{kept_free(it.problem, need)} on {stage}: "
+    verdict += "it fits" if need <= limit else f"{format_bytes(need - (limit if need <= free else free))} too much"
     return verdict, _memory_rows(it, need, usable, f"on {stage}")
 
 

@@ -8,6 +8,7 @@ from textwrap import wrap
 import numpy as np
 
 from costmodel.estimate import Estimate
+from costmodel.interval import calibrated
 from costmodel.layouts import SCHEDULES, Column, Layouts
 from costmodel.problem import Problem
 from hardware.units import (
@@ -20,6 +21,7 @@ from hardware.units import (
 from search.account import account, least_memory
 from search.engine import SearchResult
 from search.plan import Plan
+from search.rules_memory import kept_free
 
 BAR = 8
 WIDTH = 120
@@ -62,9 +64,8 @@ def report(result: SearchResult, top: int, blocks: str, notes: Iterable[str] = (
     first, alike = best_of_degrees(result.frontier)
     rows = first[:top]
     layouts, cost = result.frontier.take(rows), result.estimate.take(rows)
-    usable = format_bytes(result.problem.cluster.gpu.usable_memory)
     more = {"#": [f"{row + 1}" for row in rows], "alike": [f"+{number}" if number else "" for number in alike[:top]]}
-    lines = [title(result.problem), f"{measure(result.problem)}; memory against {usable} usable"]
+    lines = [title(result.problem), f"{measure(result.problem)}; {_limit(result.problem)}"]
     lines += notes
     lines += ["best layout for each set of degrees; alike: others on the frontier with the same degrees", ""]
     lines.append(frontier_table(result.problem, layouts, cost, blocks, more))
@@ -72,7 +73,29 @@ def report(result: SearchResult, top: int, blocks: str, notes: Iterable[str] = (
         lines.append(
             f"... {len(first) - top:,} more sets of degrees (--top); the file has all {len(result.frontier):,}"
         )
-    return "\n".join([*lines, "", account(result)])
+    return "\n".join([*lines, *_sure(result), "", account(result)])
+
+
+def _limit(problem: Problem) -> str:
+    """What memory is held against."""
+    return f"memory against {format_bytes(problem.cluster.gpu.usable_memory)} usable{kept_free(problem)}"
+
+
+def _sure(result: SearchResult) -> Iterator[str]:
+    """How far 8 of 10 measured runs lie from their estimates, and how many layouts no runs cover."""
+    inside = calibrated(result.problem, result.frontier)
+    near = result.problem.profile.interval if inside.any() else result.problem.profile.interval.wider
+    time, memory = (
+        f"{getattr(near, f'{kind}_low') - 1:+.0%} to {getattr(near, f'{kind}_high') - 1:+.0%}"
+        for kind in ("time", "memory")
+    )
+    wider = int(np.count_nonzero(~inside))
+    yield f"8 of 10 runs lie within {time} of the step time and {memory} of the memory" + (
+        f"; no measured runs cover {wider:,} of the {len(inside):,} layouts"
+        + ", whose ends are wider" * bool(inside.any())
+        if wider
+        else ""
+    )
 
 
 def best_of_degrees(ranked: Layouts) -> tuple[Column, Column]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 
 from costmodel.estimate import estimate
+from costmodel.interval import default_margin
 from costmodel.layouts import SCHEDULES, Layouts
 from costmodel.memory import Memory
 from costmodel.problem import Problem
@@ -64,7 +65,7 @@ def why(problem: Problem, space: SearchSpace, *, threads: int | None = None) -> 
 
 def _memory(problem: Problem, leanest: Witness) -> str:
     """What the leanest layout needs, and its largest terms."""
-    usable = format_bytes(problem.cluster.gpu.usable_memory) + kept_free(problem)
+    usable = format_bytes(problem.cluster.gpu.usable_memory) + kept_free(problem, leanest.need)
     cost = estimate(problem, Layouts.of(**{axis.name: leanest.row[axis.name] for axis in fields(Layouts)}))
     terms = {term.name.replace("_", " "): float(getattr(cost.memory, term.name)[0]) for term in fields(Memory)}
     largest = sorted(terms, key=lambda name: -terms[name])[:TERMS]
@@ -163,7 +164,8 @@ def arguments_of(fix: Fix) -> dict[str, object]:
     for name, (_, after) in change_of(fix).items():
         typed = str(after).lower() if name == "sequence_parallel" else after
         found["zero" if name == "zero_stage" else name] = typed
-    return found
+    margin = fix.problem.workload.memory_margin
+    return found | ({"memory_margin": margin} if margin != default_margin(fix.problem) else {})
 
 
 def _change(name: str, before: object, after: object) -> str:

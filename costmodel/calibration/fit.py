@@ -111,10 +111,11 @@ KNOWN_LIMITS = {name: (knob.low, knob.high) for name, knob in {**TIME_KNOBS, **M
 class Fit:
     """Rates after a fit; `moved` are those that the runs identify, `before` and `after` ln(predicted / measured).
 
-    `slopes` is what each run's residual moves by with each rate, by the run's id; `wrong` how far verdicts on memory
-    lie on the wrong side of the limit, before and after, mean of |ln(need / usable)|.
+    `slopes` is what each run's residual moves by with each rate, by the run's id; `start` are the rates before; `wrong`
+    how far verdicts on memory lie on the wrong side of the limit, before and after, mean of |ln(need / usable)|.
     """
 
+    start: TimeRates | MemoryRates
     rates: TimeRates | MemoryRates
     moved: tuple[str, ...]
     before: Vector
@@ -174,11 +175,15 @@ def fit(
     return _Objective(predictor, start, names, tight, limits).solve(start, FULL)
 
 
-def refit(runs: Sequence[Run], start: Rates, near: Fit, *, tight: float = 1.0) -> Fit:
-    """As `fit`, for a part of the runs that `near` was fitted to: from its rates and by its slopes, so that it costs a
-    few evaluations of the model and not hundreds."""
-    objective = _Objective(Predictor(runs, type(start)), start, near.moved, tight)
-    return objective.solve(near.rates, AGAIN, np.array([near.slopes[run.id] for run in runs]))
+def refit(runs: Sequence[Run], start: Rates, near: Fit, *, tight: float = 1.0, verdicts: Sequence[Run] = ()) -> Fit:
+    """As `fit`, for a part of the runs that `near` was fitted to: from its rates and, for step times, by its slopes, so
+    that it costs a few evaluations of the model and not hundreds. Memory is cheap to evaluate."""
+    predictor = Predictor(runs, type(start))
+    if not isinstance(start, TimeRates):
+        limits = Verdicts(verdicts) if verdicts else None
+        return _Objective(predictor, start, near.moved, tight, limits).solve(near.rates, AGAIN)
+    slopes = np.array([near.slopes[run.id] for run in runs])
+    return _Objective(predictor, start, near.moved, tight).solve(near.rates, AGAIN, slopes)
 
 
 def fitted_at(runs: Sequence[Run], start: Rates, rates: Rates, moved: Sequence[str], *, tight: float = 1.0) -> Fit:
@@ -231,7 +236,7 @@ class _Objective:
         """The best rates from `at` on; `slopes` of the runs stand for the derivatives where they are given."""
         before, ids = self.predictor(self.start), [run.id for run in self.predictor.runs]
         if not self.names:
-            return Fit(rates=self.start, moved=(), before=before, after=before)
+            return Fit(start=self.start, rates=self.start, moved=(), before=before, after=before)
         low, high = (np.array([k.to_scale(getattr(k, end)) for k in self.knobs]) for end in ("low", "high"))
         inside = np.clip(self.scales(at), low + 1e-6 * (high - low), high - 1e-6 * (high - low))
         known = None if slopes is None else np.concatenate([slopes, np.diag(1.0 / self.spread)])
@@ -241,8 +246,10 @@ class _Objective:
         )
         rates = self.rates(best.x)
         rows = dict(zip(ids, best.jac, strict=False))
-        wrong = self.wrong(self.start), self.wrong(rates)
-        return Fit(rates=rates, moved=self.names, before=before, after=self.predictor(rates), slopes=rows, wrong=wrong)
+        after, wrong = self.predictor(rates), (self.wrong(self.start), self.wrong(rates))
+        return Fit(
+            start=self.start, rates=rates, moved=self.names, before=before, after=after, slopes=rows, wrong=wrong
+        )
 
 
 def _knobs(rates: TimeRates | MemoryRates) -> Mapping[str, Knob]:
@@ -286,10 +293,9 @@ def calibrate(
     A GPU with few runs keeps its architecture's rates, an architecture with few the profile's own. `near` holds fits to
     these runs and more, by their keys, to start from.
     """
-    usable = [run for run in runs if not run.oom and run.trust != "low"]
     limits = grouped(judged(runs), lambda run: run.problem.cluster.gpu.architecture)
     found = []
-    for key, group in grouped(usable, lambda run: run.problem.cluster.gpu.architecture).items():
+    for key, group in grouped(usable(runs), lambda run: run.problem.cluster.gpu.architecture).items():
         whole = _calibration(key, group, profile.time, profile.memory, near=near, limits=limits.get(key, ()))
         if whole is None:
             continue
@@ -319,8 +325,10 @@ def _calibration(
     def part(rows: Sequence[Run], start: Rates, known: Fit | None) -> Fit | None:
         if len(rows) < LEAST_RUNS or (near is not None and known is None):
             return None
+        if known is not None and known.start == start and len(known.after) == len(rows):
+            return known
         if known is not None:
-            return _worth(refit(rows, start, known, tight=tight))
+            return _worth(refit(rows, start, known, tight=tight, verdicts=limits))
         return _worth(fit(rows, start, tight=tight, verdicts=limits))
 
     by_time, by_size = part(timed, time, last.time if last else None), part(sized, room, last.memory if last else None)
@@ -335,6 +343,11 @@ def _calibration(
         time=by_time,
         memory=by_size,
     )
+
+
+def usable(runs: Sequence[Run]) -> list[Run]:
+    """The runs that rates may be fitted to."""
+    return [run for run in runs if not run.oom and run.trust != "low"]
 
 
 def timed_and_sized(runs: Sequence[Run]) -> tuple[list[Run], list[Run]]:

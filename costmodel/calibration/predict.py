@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 
 from costmodel.calibration.runs import LIGER, Run
 from costmodel.estimate import Estimate, estimate
+from costmodel.interval import calibrated
 from costmodel.layouts import Layouts
 from costmodel.memory import Memory, memory
 from costmodel.problem import Problem
-from costmodel.rates import MemoryRates, TimeRates
+from costmodel.rates import Interval, MemoryRates, TimeRates
 from costmodel.reserved import reserved
 from costmodel.split import StageTable
 
@@ -37,19 +38,31 @@ class Batch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """What is predicted for one run. step_time in s; memory in B, of the run's kind; `need` in B is what must fit."""
+    """What is predicted for one run. step_time in s; memory in B, of the run's kind; `need` in B is what must fit;
+    `calibrated` is whether the runs behind the profile's rates cover the run."""
 
     run: Run
     step_time: float
     memory: float
     need: float
     term: str
+    calibrated: bool
+
+    @property
+    def span(self) -> Interval:
+        """Measured over predicted at the ends of the central 80 %."""
+        near = self.run.problem.profile.interval
+        return near if self.calibrated else near.wider
 
     @property
     def interval(self) -> tuple[float, float]:
         """Central 80 % of the step time."""
-        span = self.run.problem.profile.interval
-        return self.step_time * span.time_low, self.step_time * span.time_high
+        return self.step_time * self.span.time_low, self.step_time * self.span.time_high
+
+    @property
+    def memory_interval(self) -> tuple[float, float]:
+        """Central 80 % of the memory."""
+        return self.memory * self.span.memory_low, self.memory * self.span.memory_high
 
     @property
     def oom(self) -> bool:
@@ -106,7 +119,7 @@ def _predict(runs: Sequence[Run], progress: Progress | None = None) -> list[Pred
         if batch.problem.profile.shipped in FIRST_STAGE:
             seen = memory(batch.problem, batch.layouts, stages.first())
         held = reserved(batch.problem, batch.layouts, seen)
-        terms = _dominant(cost)
+        terms, inside = _dominant(cost), calibrated(batch.problem, batch.layouts)
         for place, row in enumerate(batch.rows.tolist()):
             found[row] = Prediction(
                 run=runs[row],
@@ -114,6 +127,7 @@ def _predict(runs: Sequence[Run], progress: Progress | None = None) -> list[Pred
                 memory=float(of_kind(seen, held, runs[row].memory_kind)[place]),
                 need=float(cost.memory_total[place]),
                 term=terms[place],
+                calibrated=bool(inside[place]),
             )
         if progress is not None:
             progress(len(found), len(runs))

@@ -9,9 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.calibration.fit import SCALE, VISIBLE, WORTH, Fit, Predictor, fit, refit, section, visible
+from costmodel.calibration.holdout import ranges_of
 from costmodel.calibration.predict import Progress, predict
 from costmodel.calibration.runs import Run, grouped
+from costmodel.calibration.spread import KINDS, interval_lines, interval_of
 from costmodel.calibration.verdicts import judged
+from costmodel.profile import Profile
+from costmodel.range import range_lines
 from costmodel.rates import MemoryRates, TimeRates
 
 Vector = NDArray[np.float64]
@@ -172,6 +176,26 @@ def to_toml(profile: str, found: Sequence[Refined], file: str) -> str:
             basis = {name: f"{it.rests_on(name)}, {off}" for name in it.fit.moved}
             lines += section(f"[gpu.{it.gpu}.{it.kind}]", it.fit, basis)
     return "\n".join(lines)
+
+
+def sure_lines(found: Sequence[Refined], profile: Profile, file: str) -> list[str]:
+    """The tables `[interval]` and `[range.GPU]`: how far off runs are that were held out of a fit, or that the shipped
+    rates predict where no fit is kept, drawn to the shipped interval; what these runs and the shipped ones cover."""
+    offs = {kind: np.concatenate([np.empty(0), *(_unseen(it) for it in found if it.kind == kind)]) for kind in KINDS}
+    numbers = {kind: len(off) for kind, off in offs.items()}
+    start = f"the interval of profile {profile.name}"
+    lines = interval_lines(interval_of(offs, profile.interval), numbers, f"held out, of {file}", start)
+    runs = {run.id: run for it in found for run in it.runs}
+    for gpu, covers in ranges_of(list(runs.values())).items():
+        lines += range_lines(gpu, covers.with_(profile.ranges.get(gpu)), file)
+    return lines
+
+
+def _unseen(it: Refined) -> Vector:
+    """ln(measured / predicted) by rates that did not see the run."""
+    if it.fit is None:
+        return np.empty(0)
+    return -(it.held_out if it.kept else it.fit.before)
 
 
 def mean_error(off: Vector) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import combinations
 
 import numpy as np
@@ -12,26 +12,33 @@ from costmodel.calibration.predict import Prediction
 from costmodel.calibration.runs import Run, Skipped, framework_of, grouped
 
 Score = dict[str, object]
+Held = Mapping[str, Mapping[str, bool]]
 NEAR = (0.7, 1.4)
 """Need over usable memory within which an out-of-memory verdict is hard."""
 LEAST_ROWS, LEAST_SWEEP, LEAST_SWEEPS = 5, 5, 2
 TRUST = {"ok": ("ok",), "medium": ("ok", "medium"), "low": ("ok", "medium", "low")}
 
 
-def validate(found: Sequence[Prediction], skipped: Sequence[Skipped], trust: str = "ok") -> Score:
+def validate(
+    found: Sequence[Prediction], skipped: Sequence[Skipped], trust: str = "ok", held: Held | None = None
+) -> Score:
     """The documented object of `validate --json`; figures are over rows of at least this trust.
 
+    `held` says by a run's id what of it lies in its interval, where that was found without the run's own source; else
+    the predictions' own intervals count.
     `megatron` are the step times of Megatron's profile on H100 and newer, models with experts apart.
     """
     rows = [it for it in found if it.run.trust in TRUST[trust]]
     frameworks = grouped(rows, lambda it: framework_of(it.run))
-    by_framework = {name: _both(group) for name, group in frameworks.items()}
+    inside = {it.run.id: within(it) for it in rows} if held is None else held
+    by_framework = {name: _both(group) | {"interval": _coverage(group, inside)} for name, group in frameworks.items()}
     ranking = _ranking([it for it in found if it.run.trust in TRUST["medium"]])
     return {
         "rows": len(rows),
         "skipped": [{"id": it.id, "why": it.why, "trust": it.trust} for it in skipped],
         "step_time": _errors(step_time_errors(rows)),
         "memory": _errors(memory_errors(rows)),
+        "interval": _coverage(rows, inside),
         "oom": _oom(found),
         "ranking": ranking,
         "macro": {
@@ -55,6 +62,27 @@ def step_time_errors(found: Iterable[Prediction]) -> list[float]:
 def memory_errors(found: Iterable[Prediction]) -> list[float]:
     """predicted / measured of the runs whose memory was measured."""
     return [it.memory / it.run.memory for it in found if it.run.memory and not it.run.oom]
+
+
+def within(it: Prediction) -> dict[str, bool]:
+    """Whether what was measured of a run ("time", "memory") lies in its interval."""
+    found = {}
+    for kind, measured, (low, high) in (
+        ("time", it.run.step_time, it.interval), ("memory", it.run.memory, it.memory_interval),
+    ):  # fmt: skip
+        if measured and not it.run.oom:
+            found[kind] = low <= measured <= high
+    return found
+
+
+def _coverage(rows: Iterable[Prediction], held: Held) -> Score:
+    """Share of step times and memories that lie in their 80 % interval."""
+    parts = [held.get(it.run.id, {}) for it in rows]
+    found: Score = {}
+    for name, kind in (("step_time", "time"), ("memory", "memory")):
+        inside = [part[kind] for part in parts if kind in part]
+        found[name] = {"n": len(inside), "coverage": float(np.mean(inside)) if inside else None}
+    return found
 
 
 def _recent_megatron(run: Run, *, moe: bool) -> bool:

@@ -45,7 +45,13 @@ LEADING = [
     "communication_overhead",
     "memory",
     "memory_headroom",
+    "step_time_low",
+    "step_time_high",
+    "memory_low",
+    "memory_high",
+    "calibrated",
 ]
+NO_TERMS = ("memory_headroom", "memory_low", "memory_high")
 
 
 @cache
@@ -76,11 +82,21 @@ def test_the_columns_are_those_of_the_interface(path: Path) -> None:
 
 def test_the_terms_add_up_to_the_totals(path: Path) -> None:
     for row in read_frontier(path).rows:
-        memory = sum(value for name, value in row.items() if name.startswith("memory_") and name != "memory_headroom")
+        memory = sum(value for name, value in row.items() if name.startswith("memory_") and name not in NO_TERMS)
         assert memory == pytest.approx(row["memory"], rel=1e-12)
         assert sum(value for name, value in row.items() if name.startswith("time_")) == pytest.approx(row["step_time"])
         assert sum(row["layers_per_stage"]) == 32
         assert len(row["layers_per_stage"]) == row["pp"]
+
+
+def test_each_row_says_how_sure_it_is(path: Path) -> None:
+    for row in read_frontier(path).rows:
+        assert row["step_time_low"] < row["step_time"] < row["step_time_high"]
+        assert row["memory_low"] < row["memory"] < row["memory_high"]
+        assert row["calibrated"] in (True, False)
+    schema = pq.read_schema(path)
+    assert [schema.field(name).metadata[b"unit"] for name in ("step_time_low", "memory_high")] == [b"s", b"B"]
+    assert str(schema.field("calibrated").type) == "bool"
 
 
 def test_pandas_duckdb_and_polars_read_it(path: Path) -> None:

@@ -109,10 +109,20 @@ def changes(run: Callable[..., Outcome], request: str) -> list[dict[str, list[An
 
 def test_the_smallest_number_of_gpus_is_named(run: Callable[..., Outcome]) -> None:
     """104 GPUs hold Llama 3.1 405B, and no smaller number of whole nodes does."""
-    assert changes(run, "llama-3.1-405b dgx-h100 --gpus 8") == [{"gpus": [8, 104]}]
+    margin = ("--memory-margin", "0.5")
+    assert changes(run, "llama-3.1-405b dgx-h100 --gpus 8 --memory-margin 0.5") == [{"gpus": [8, 104]}]
     for nodes in range(8, 13):
-        code = run("search", "llama-3.1-405b", "dgx-h100", "--gpus", str(8 * nodes), "--global-batch", "512").code
+        job = ("llama-3.1-405b", "dgx-h100", "--gpus", str(8 * nodes), "--global-batch", "512")
+        code = run("search", *job, *margin).code
         assert code == 3
+
+
+def test_a_margin_that_rules_out_what_fits_as_predicted_may_be_given_up(run: Callable[..., Outcome]) -> None:
+    tight = "llama-3.1-70b dgx-h100 --gpus 64 --tp 4 --pp 8 --micro-batch 1 --recompute none --vpp 1 --cp 1"
+    told = run("why", *tight.split(), "--memory-margin", "0.99")
+    assert "memory-margin 0.99 -> 0.5" in told.out
+    fixed = [fix for fix in changes(run, f"{tight} --memory-margin 0.99") if "memory_margin" in fix]
+    assert fixed == [{"memory_margin": [0.99, 0.5]}]
 
 
 def test_degrees_off_the_gpus_get_the_nearest_and_more_gpus(run: Callable[..., Outcome]) -> None:
