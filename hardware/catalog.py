@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from hardware import gpu_file, units
+from hardware.changes import Value, changed
 from hardware.cluster import OPERATIONS, Cluster, Curve, Level
 from hardware.errors import InputError
 from hardware.gpu import Gpu
@@ -54,14 +55,17 @@ def load_gpu(name_or_path: str | Path) -> Gpu:
     return gpu_file.load(find("gpus", "GPU", str(name_or_path), None))
 
 
-def load_cluster(name_or_path: str | Path) -> Cluster:
-    """A cluster by its shipped name or from a TOML file; InputError, one line, if it is missing or wrong."""
+def load_cluster(name_or_path: str | Path, changes: Mapping[str, Value] | None = None) -> Cluster:
+    """A cluster by its shipped name or from a TOML file, with `changes` by key path (hardware.changes).
+
+    InputError, one line, if it is missing or wrong.
+    """
     table = Table.load(find("clusters", "cluster", str(name_or_path), None))
     if table.has("base"):
         base = Table.load(find("clusters", "cluster", table.text("base"), None, shipped=(table, "base")))
         table = Table(_merged(base, table), table.file, provenance=table.provenance)
         table.has("base")
-    return _read_cluster(table)
+    return _read_cluster(changed(table, changes) if changes else table)
 
 
 def _merged(base: Table, own: Table) -> dict[str, object]:
