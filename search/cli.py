@@ -21,12 +21,14 @@ from search.options import (
     add_explain,
     add_list,
     add_plan,
+    add_report,
     add_search,
     add_validate,
     add_why,
     command_line,
     show_examples,
 )
+from search.sweep.options import add_sweep
 from search.terminal import Signals, open_streams, progress, say, signals
 from search.version import VERSION
 
@@ -47,6 +49,8 @@ MODULES = {
     "_explain": ("search.explain", "search.inputs", "search.narrative"),
     "_why": ("search.inputs", "search.table", "search.why"),
     "_plan": ("search.inputs", "search.plan", "search.table"),
+    "_sweep": ("search.sweep.command",),
+    "_report": ("search.report.page",),
     "_validate": ("search.measured",),
     "_calibrate": ("search.calibrated",),
 }
@@ -107,6 +111,8 @@ def _parser(only: str | None = None) -> Parser:
         ("explain", add_explain, _explain),
         ("why", add_why, _why),
         ("plan", add_plan, _plan),
+        ("sweep", add_sweep, _sweep),
+        ("report", add_report, _report),
         ("validate", add_validate, _validate),
         ("calibrate", add_calibrate, _calibrate),
         ("list", add_list, _list),
@@ -250,6 +256,21 @@ def _plan(arguments: Namespace) -> int:
     if found.best is None:
         say(f"no feasible layout; what to change says: {command_line('why', vars(arguments))}")
     return DONE if found.layout is not None or found.best is not None else INFEASIBLE
+
+
+def _sweep(arguments: Namespace) -> int:
+    from search.sweep.command import sweep
+
+    return sweep(arguments)
+
+
+def _report(arguments: Namespace) -> int:
+    from search.report.page import page
+
+    output_path(arguments.output, [arguments.file])
+    write_text(arguments.output, page(arguments.file))
+    say(f"wrote {arguments.output}")
+    return DONE
 
 
 def _validate(arguments: Namespace) -> int:

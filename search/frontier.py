@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from importlib.metadata import version
@@ -65,10 +65,13 @@ _HEADLINES = {
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A frontier read back: one dict a row with the columns of the schema, and the provenance."""
+    """A file read back: one dict a row with the columns of the schema, the provenance, unit and meaning of each column,
+    and whether `search` (frontier) or `sweep` wrote it."""
 
     rows: list[dict[str, Any]]
     provenance: dict[str, Any]
+    columns: dict[str, dict[str, str]]
+    kind: str
 
 
 def arrow_schema(provenance: Mapping[str, object] | None = None) -> pa.Schema:
@@ -85,10 +88,15 @@ def arrow_schema(provenance: Mapping[str, object] | None = None) -> pa.Schema:
     columns += [_number(part.name, part.metadata) for part in fields(Bounds)]
     for prefix, tree in (("memory", Memory), ("time", Time)):
         columns += [_number(f"{prefix}_{part.name}", part.metadata) for part in fields(tree)]
+    return pa.schema(columns, metadata=metadata_of(columns, provenance or {}))
+
+
+def metadata_of(columns: Sequence[pa.Field], provenance: Mapping[str, object]) -> dict[str, str]:
+    """A file's own metadata: the schema version, the provenance, and unit and meaning of its columns again."""
     units = {column.name: {key.decode(): text.decode() for key, text in column.metadata.items()} for column in columns}
     told = json.dumps(units, ensure_ascii=False)  # in the order of the columns
-    metadata = {"schema_version": SCHEMA_VERSION, "provenance": _json(provenance or {}), "columns": told}
-    return pa.schema(columns, metadata={f"{KEY}.{name}": text for name, text in metadata.items()})
+    metadata = {"schema_version": SCHEMA_VERSION, "provenance": _json(provenance), "columns": told}
+    return {f"{KEY}.{name}": text for name, text in metadata.items()}
 
 
 def _json(value: object) -> str:
@@ -227,8 +235,11 @@ def _array(column: Any, kind: pa.DataType) -> pa.Array:
     return pa.Array.from_buffers(kind, rows, [None, *map(pa.py_buffer, data)], children=children)
 
 
-def read_frontier(path: str | os.PathLike[str]) -> Stored:
-    """The rows and provenance of a file that `write_parquet` wrote. Raises InputError for any other file."""
+def read_frontier(path: str | os.PathLike[str], kinds: Sequence[str] = ("frontier",)) -> Stored:
+    """The rows and provenance of a file that `write_parquet` wrote, or `sweep` where `kinds` has it.
+
+    Raises InputError for any other file.
+    """
     name = os.fsdecode(path)
     try:
         if not os.path.isfile(name):
@@ -246,8 +257,12 @@ def read_frontier(path: str | os.PathLike[str]) -> Stored:
         raise InputError(f"{name}: not written by meshscout search")
     if found != SCHEMA_VERSION:
         raise InputError(f"{name}: schema version {found}, this version reads {SCHEMA_VERSION}")
+    kind = metadata.get(f"{KEY}.kind", "frontier")
+    if kind not in kinds:
+        raise InputError(f"{name}: written by meshscout {kind}, not by search")
     with damage(name):
-        return Stored(rows, dict(json.loads(metadata[f"{KEY}.provenance"])))
+        told, columns = (dict(json.loads(metadata[f"{KEY}.{part}"])) for part in ("provenance", "columns"))
+        return Stored(rows, told, columns, kind)
 
 
 @contextmanager

@@ -7,6 +7,8 @@ COMMANDS = {
     "explain": "one layout in six steps, each figure with its formula",
     "why": "which rules leave a request without a layout, and what to change",
     "plan": "a layout by rule of thumb, each step with its reason, beside the search's best",
+    "sweep": "many models, clusters and sizes: days, cost and energy of a training run",
+    "report": "a Parquet file of search or sweep as one self-contained page",
     "validate": "measured runs against predictions",
     "calibrate": "fit a profile's rates to measured runs",
     "list": "what is shipped, with sources",

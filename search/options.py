@@ -70,7 +70,7 @@ def _integer(text: str, low: int, meaning: str) -> int:
     return int(text)
 
 
-def _count(text: str) -> int:
+def count(text: str) -> int:
     return _integer(text, 1, f"a positive integer up to {LARGEST}")
 
 
@@ -114,7 +114,7 @@ def _memory(text: str) -> float:
 
 
 VALUES: dict[str, Callable[[str], Value]] = {
-    "count": _count,
+    "count": count,
     "stage": _stage,
     "switch": _switch,
     "name": _name,
@@ -141,20 +141,27 @@ def add_axes(parser: argparse.ArgumentParser, *, many: bool) -> None:
 
 def add_job(parser: argparse.ArgumentParser, *, required: bool) -> None:
     """Model, cluster and what is trained; without `required` the caller checks what is missing."""
-    count = None if required else "?"
+    places = None if required else "?"
     files = "shipped name, TOML file, Hugging Face config.json or its folder" + ("" if required else "; or FILE")
-    parser.add_argument("model", nargs=count, metavar="MODEL", help=files)
-    parser.add_argument("cluster", nargs=count, metavar="CLUSTER", help="name or TOML file")
+    parser.add_argument("model", nargs=places, metavar="MODEL", help=files)
+    parser.add_argument("cluster", nargs=places, metavar="CLUSTER", help="name or TOML file")
     family = "read MODEL's config.json as this model_type"
     parser.add_argument("--as", dest="family", metavar="FAMILY", help=family)
-    parser.add_argument("--gpus", type=_count, required=required, metavar="N", help="GPUs of the job")
+    parser.add_argument("--gpus", type=count, required=required, metavar="N", help="GPUs of the job")
+    add_workload(parser)
+
+
+def add_workload(parser: argparse.ArgumentParser, *, batch: Callable[[str], object] | None = None) -> None:
+    """What is trained, and by what; `batch` reads the global batch where it is more than a number."""
     group = parser.add_argument_group("job")
 
     def add(option: str, shown: str, text: str, value: Callable[[str], object] = str, default: object = None) -> None:
         group.add_argument(f"--{option}", type=value, default=default, metavar=shown, help=text)
 
-    add("seq-len", "TOKENS", "tokens of a sequence; default: the model's pre-training length", _count)
-    add("global-batch", "SEQUENCES", "sequences a step; default: 4 Mi tokens, above 1,024 GPUs 16 Mi", _count)
+    add("seq-len", "TOKENS", "tokens of a sequence; default: the model's pre-training length", count)
+    more = "; a list, or 1024:4096 for doublings between" if batch else ""
+    usual = "default: 4 Mi tokens, above 1,024 GPUs 16 Mi"
+    add("global-batch", "SEQUENCES", f"sequences a step{more}; {usual}", batch or count)
     add("precision", "NAME", "of the GEMMs: bf16 (default), fp16, fp8, mxfp8, nvfp4", default="bf16")
     add("grad-dtype", "NAME", "in which gradients accumulate: fp32, bf16, fp16; default: the profile's")
     add("moments-dtype", "NAME", "of the optimizer's two moments: fp32, bf16, fp8; default: the profile's")
@@ -190,6 +197,11 @@ EXAMPLES = {
     "explain": ("frontier.parquet --rank 2", "llama-3.1-70b dgx-h100 --gpus 64 --tp 4 --pp 8 --recompute full"),
     "why": ("llama-3.1-405b dgx-h100 --gpus 64", "llama-3.1-70b dgx-h100 --gpus 64 --tp 16"),
     "plan": ("llama-2-13b dgx-h100 --gpus 32", "deepseek-v3 hgx-h800 --gpus 2048 --profile deepseek --precision fp8"),
+    "report": ("frontier.parquet -o report.html", "sweep.parquet -o sweep.html"),
+    "sweep": (
+        "llama-3.1-70b dgx-h100,gb200-nvl72 --gpus 64:1024:x2 --tokens 15T",
+        "llama-3.1-405b dgx-h100 --tokens 15e12 --max-days 60 --set cluster.levels.spine.oversubscription=1,2,4",
+    ),
     "validate": ("runs.csv --predictions predicted.csv", "runs.csv --profile my-profile.toml"),
     "calibrate": ("runs.csv -o my-profile.toml", "runs.csv -o my-profile.toml --profile torchtitan"),
     "list": ("clusters", "profiles --json"),
@@ -209,8 +221,8 @@ def add_search(parser: argparse.ArgumentParser) -> None:
     add_job(parser, required=True)
     add_axes(parser, many=True)
     add = parser.add_argument
-    add("--threads", type=_count, metavar="N", help="default: one a core")
-    add("--top", type=_count, default=10, metavar="K", help="sets of degrees that the table shows; default: 10")
+    add("--threads", type=count, metavar="N", help="default: one a core")
+    add("--top", type=count, default=10, metavar="K", help="sets of degrees that the table shows; default: 10")
     add("--no-bounds", action="store_true", help="score what a proven bound excludes, too")
     add("-o", "--output", default="frontier.parquet", metavar="FILE", help="Parquet; default: frontier.parquet")
     add("--all", metavar="FILE", help="also write every feasible layout, ranked by MFU, as Parquet")
@@ -226,7 +238,7 @@ def add_explain(parser: argparse.ArgumentParser) -> None:
     parser.usage = "%(prog)s MODEL CLUSTER --gpus N [--tp 8 --pp 4 ...]\n       %(prog)s FILE [--rank K]"
     add_job(parser, required=False)
     add_axes(parser, many=False)
-    parser.add_argument("--rank", type=_count, metavar="K", help="row of FILE to explain; default: 1")
+    parser.add_argument("--rank", type=count, metavar="K", help="row of FILE to explain; default: 1")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -235,7 +247,7 @@ def add_why(parser: argparse.ArgumentParser) -> None:
     parser.description = "Say which rules leave a request without a layout, with their numbers, and what to change."
     add_job(parser, required=True)
     add_axes(parser, many=True)
-    parser.add_argument("--threads", type=_count, metavar="N", help="default: one a core")
+    parser.add_argument("--threads", type=count, metavar="N", help="default: one a core")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -250,7 +262,7 @@ def add_plan(parser: argparse.ArgumentParser) -> None:
         metavar="NAME|FILE",
         help="what the best is searched in: default, wide, a TOML file",
     )
-    add("--threads", type=_count, metavar="N", help="default: one a core")
+    add("--threads", type=count, metavar="N", help="default: one a core")
     add("--json", action="store_true", help="print JSON")
 
 
@@ -278,6 +290,13 @@ def add_list(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("kind", choices=("models", "clusters", "gpus", "profiles", "spaces"))
     parser.add_argument("names", nargs="*", metavar="NAME|FILE", help="of these alone; default: all that are shipped")
     parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def add_report(parser: argparse.ArgumentParser) -> None:
+    """The options of `report`."""
+    parser.description = "Write a self-contained page of a frontier or a sweep; it loads nothing from the network."
+    parser.add_argument("file", metavar="FILE", help="the Parquet file of search or sweep")
+    parser.add_argument("-o", "--output", default="report.html", metavar="FILE", help="default: report.html")
 
 
 def add_validate(parser: argparse.ArgumentParser) -> None:

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from importlib import import_module
@@ -88,16 +89,18 @@ def say(text: str) -> None:
 
 @contextmanager
 def progress(what: str = "skeletons") -> Iterator[Callable[[int, int], None] | None]:
-    """Shows how far the work is, in `what`, on a terminal that can erase a line only; an unfinished line is ended."""
+    """Shows how far the work is, in `what`, and the time left at its mean pace, on a terminal that can erase a line
+    only; an unfinished line is ended."""
     if not sys.stderr.isatty() or os.environ.get("TERM", "dumb") == "dumb":
         yield None
         return
-    unfinished = False
+    unfinished, start = False, time.monotonic()
 
     def show(done: int, total: int) -> None:
         nonlocal unfinished
         unfinished = done < total
-        write(f"\r{done:,} of {total:,} {what}" if unfinished else "\r\033[K")
+        left = (time.monotonic() - start) * (total - done) / max(done, 1)
+        write(f"\r\033[K{done:,} of {total:,} {what}, {left:.0f} s left" if unfinished else "\r\033[K")
 
     def write(text: str) -> None:
         with suppress(OSError):

@@ -366,7 +366,7 @@ def test_progress_ends_its_line_and_spares_dumb_terminals(
         assert show is not None
         show(1, 2)
         raise KeyboardInterrupt
-    assert capsys.readouterr().err == "\r1 of 2 skeletons\n"
+    assert capsys.readouterr().err == "\r\033[K1 of 2 skeletons, 0 s left\n"
     monkeypatch.setenv("TERM", "dumb")
     with progress() as show:
         assert show is None

@@ -1,0 +1,1 @@
+"""A frontier or a sweep as one self-contained page."""

@@ -1,0 +1,32 @@
+"""`report`: a Parquet file of `search` or `sweep` -> one HTML page that loads nothing."""
+
+from __future__ import annotations
+
+import html
+import json
+from pathlib import Path
+from string import Template
+
+from search.frontier import read_frontier
+from search.report.data import Page, frontier_page, sweep_page
+from search.version import VERSION
+
+PARTS = Path(__file__).parent
+
+
+def page(path: str) -> str:
+    """The page of a file that `search` or `sweep` wrote. Raises InputError for any other file."""
+    stored = read_frontier(path, kinds=("frontier", "sweep"))
+    return render(sweep_page(stored) if stored.kind == "sweep" else frontier_page(stored))
+
+
+def render(made: Page) -> str:
+    """One self-contained page; what the data holds is text, whatever it looks like."""
+    style, script = ((PARTS / name).read_text("utf-8") for name in ("page.css", "page.js"))
+    data = json.dumps(made.data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    for sign in "<>&":
+        data = data.replace(sign, f"\\u{ord(sign):04x}")
+    return Template((PARTS / "page.html").read_text("utf-8")).substitute(
+        title=html.escape(made.title), subtitle=html.escape(made.subtitle), version=VERSION, style=style,
+        script=script, data=data,
+    )  # fmt: skip

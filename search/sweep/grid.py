@@ -1,0 +1,153 @@
+"""What was asked -> the units: models x clusters x what-ifs x sizes x batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from typing import Any
+
+from costmodel.model import Model, load_model
+from costmodel.problem import Problem, Workload, default_global_batch
+from costmodel.profile import load_profile
+from hardware.catalog import load_cluster
+from hardware.changes import Value
+from hardware.cluster import Cluster
+from hardware.errors import InputError
+from search.space import load_space
+from search.sweep.unit import Unit
+
+Settings = tuple[tuple[str, str], ...]
+MOST_GPUS = 16_384
+"""Size up to which a sweep doubles from one node when no sizes are given."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What a sweep was asked for.
+
+    `sizes` empty: doubling from one node. `batches` in sequences, empty: the default of each size; `critical_batch`
+    in tokens is the most that a step may hold. `prices` by cluster in $ per GPU-hour; `axes` are what-ifs: key path ->
+    values as typed. `workload` holds further fields of Workload, `limits` values of the layout's axes.
+    """
+
+    models: tuple[str, ...]
+    clusters: tuple[str, ...]
+    sizes: tuple[int, ...] = ()
+    batches: tuple[int, ...] = ()
+    critical_batch: float | None = None
+    max_gpus: int | None = None
+    family: str | None = None
+    profile: str = "megatron"
+    seq_len: int | None = None
+    space: str = "default"
+    prices: Mapping[str, float] = field(default_factory=dict)
+    axes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    workload: Mapping[str, object] = field(default_factory=dict)
+    limits: Mapping[str, tuple[int | str, ...] | None] = field(default_factory=dict)
+    any_domain: bool = False
+
+    def settings(self) -> Iterator[Settings]:
+        """Every combination of the what-ifs."""
+        for values in product(*self.axes.values()):
+            yield tuple(zip(self.axes, values, strict=True))
+
+    def sizes_of(self, cluster: Cluster) -> tuple[int, ...]:
+        """Numbers of GPUs, rising, within the limit."""
+        most = self.max_gpus or (max(self.sizes) if self.sizes else min(MOST_GPUS, cluster.max_gpus))
+        if self.sizes:
+            return tuple(size for size in sorted(set(self.sizes)) if size <= most)
+        node = cluster.gpus_per_node
+        return tuple(node << k for k in range((most // node).bit_length()) if node << k <= most)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """A model on a cluster under one set of what-ifs: all that its units have in common."""
+
+    request: Request
+    model_name: str
+    cluster_name: str
+    settings: Settings
+    model: Model
+    cluster: Cluster
+
+    def units(self, sizes: Sequence[int]) -> Iterator[Unit]:
+        """A unit for every size and batch."""
+        for gpus in sizes:
+            for batch in self.batches(gpus):
+                yield self._unit(gpus, batch)
+
+    def batches(self, gpus: int) -> tuple[int, ...]:
+        """Sequences a step, at most the critical batch: those asked for, or the default; never none."""
+        request, length = self.request, self.seq_len
+        asked = request.batches or (default_global_batch(gpus, length),)
+        if request.critical_batch is None:
+            return asked
+        most = max(1, int(request.critical_batch // length))
+        return tuple(batch for batch in asked if batch <= most) or (1 << (most.bit_length() - 1),)
+
+    @property
+    def seq_len(self) -> int:
+        """Tokens of a sequence."""
+        return self.request.seq_len or self.model.seq_len
+
+    def _unit(self, gpus: int, batch: int) -> Unit:
+        request = self.request
+        try:
+            problem = self.problem(gpus, batch)
+            space = load_space(
+                problem, request.space, {axis: values for axis, values in request.limits.items() if values},
+                tp_across_domains=request.any_domain, strict=False,
+            )  # fmt: skip
+        except InputError as error:
+            problem, space, reason = None, None, str(error)
+        else:
+            reason = ""
+        return Unit(
+            model=self.model_name, cluster=self.cluster_name, settings=self.settings, gpus=gpus, global_batch=batch,
+            problem=problem, space=space, reason=reason,
+        )  # fmt: skip
+
+    def problem(self, gpus: int, batch: int) -> Problem:
+        """The problem of one size and batch. Raises InputError where they do not go together."""
+        request = self.request
+        profile = load_profile(request.profile).on(self.cluster.gpu)
+        given: dict[str, Any] = {
+            "grad_dtype": profile.grad_dtype,
+            "moments_dtype": profile.moments_dtype,
+            "routed_nodes": self.model.routed_nodes,
+        }
+        given |= {name: value for name, value in request.workload.items() if value is not None}
+        work = Workload(gpus=gpus, seq_len=self.seq_len, global_batch=batch, **given)
+        return Problem(model=self.model, cluster=self.cluster, profile=profile, workload=work)
+
+
+def machines(request: Request) -> list[Machine]:
+    """Every model on every cluster under every what-if. Raises InputError for a name or a path that is unknown."""
+    for name in request.prices:
+        if name not in request.clusters:
+            raise InputError(f"--price {name}: is none of the clusters of this sweep: {', '.join(request.clusters)}")
+    load_profile(request.profile)
+    models = {name: load_model(name, request.family) for name in request.models}
+    found = []
+    for model, cluster, settings in product(request.models, request.clusters, list(request.settings())):
+        changes: dict[str, Value] = {"price": request.prices[cluster]} if cluster in request.prices else {}
+        changes |= {path.removeprefix("cluster."): value for path, value in settings}
+        found.append(
+            Machine(
+                request=request, model_name=model, cluster_name=cluster, settings=settings, model=models[model],
+                cluster=_load(cluster, changes, settings),
+            )
+        )  # fmt: skip
+    return found
+
+
+def _load(cluster: str, changes: Mapping[str, Value], settings: Settings) -> Cluster:
+    try:
+        return load_cluster(cluster, changes)
+    except InputError as error:
+        if not settings:
+            raise
+        said = " ".join(f"--set {path}={value}" for path, value in settings)
+        raise InputError(f"{said}: {error}") from None

@@ -1,0 +1,98 @@
+"""The page: whole, small, loads nothing, and what a file holds stays text."""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from search.frontier import read_frontier
+from search.report.data import frontier_page
+from search.report.page import page, render
+from tests.commands import Outcome
+
+SEARCH = ("search", "llama-3.1-8b", "dgx-h100", "--gpus", "8")
+SWEEP = ("sweep", "llama-3.1-8b", "dgx-h100", "--gpus", "8,16", "--tokens", "1T", "--tp", "1,2", "--pp", "1")
+
+
+def data(text: str) -> dict[str, object]:
+    found = re.search(r'<script id="data" type="application/json">(.*?)</script>', text, re.S)
+    assert found
+    return dict(json.loads(found[1]))
+
+
+def test_a_search_becomes_a_page_with_every_layout(run: Callable[..., Outcome], tmp_path: Path) -> None:
+    assert run(*SEARCH).code == 0
+    assert run("report", "frontier.parquet", "-o", "page.html").code == 0
+    found, stored = data((tmp_path / "page.html").read_text()), read_frontier("frontier.parquet")
+    assert found["count"] == len(stored.rows)
+    rows, constant = found["rows"], found["constant"]
+    assert isinstance(rows, dict)
+    assert isinstance(constant, dict)
+    assert rows["mfu"] == [float(f"{row['mfu']:.5g}") for row in stored.rows]
+    assert {*rows, *constant} == set(stored.columns)
+    assert (
+        sum(line["count"] for line in found["account"]["lines"]) + stored.provenance["space"]["left"]
+        == (  # type: ignore[index]
+            stored.provenance["space"]["candidates"]
+        )
+    )
+
+
+def test_the_page_loads_nothing(run: Callable[..., Outcome], tmp_path: Path) -> None:
+    run(*SEARCH)
+    text = page("frontier.parquet")
+    bare = re.sub(r'<script id="data".*?</script>', "", text, flags=re.S)
+    assert not re.findall(r"""(?:src|href)\s*=\s*["'](?!data:|#)[^"']*|@import|url\(|fetch\(|XMLHttpRequest""", bare)
+
+
+def test_two_thousand_points_stay_below_a_megabyte(run: Callable[..., Outcome]) -> None:
+    """Every row differs from every other in every number, the worst that a file can hold."""
+    run(*SEARCH)
+    stored = read_frontier("frontier.parquet")
+    rows = [
+        {
+            name: it * (1 + 1e-4 * n) if isinstance(it, float) else it
+            for name, it in stored.rows[n % len(stored.rows)].items()
+        }
+        for n in range(2000)
+    ]
+    made = frontier_page(type(stored)(rows, stored.provenance, stored.columns, stored.kind))
+    assert made.data["count"] == 2000
+    assert len(render(made).encode()) < 1_000_000
+
+
+def test_names_are_text_whatever_they_look_like(run: Callable[..., Outcome]) -> None:
+    run(*SEARCH)
+    stored = read_frontier("frontier.parquet")
+    stored.provenance["names"]["model"] = "</script><script>alert(1)</script>"
+    stored.rows[0]["recompute"] = "</script><b>"
+    text = render(frontier_page(stored))
+    assert "<script>alert" not in text
+    assert text.count("</script>") == 2
+    assert data(text)["rows"]["recompute"][0] == "</script><b>"  # type: ignore[index]
+
+
+def test_a_sweep_becomes_a_page_with_its_reasons(run: Callable[..., Outcome]) -> None:
+    assert run(*SWEEP, "-o", "s.parquet").code == 0
+    found = data(page("s.parquet"))
+    assert found["kind"] == "sweep"
+    assert len(found["best"]) == 2  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("name", "text"), [("no.parquet", None), ("text.parquet", "text"), ("runs.csv", "id\n1\n")])
+def test_any_other_file_is_refused(run: Callable[..., Outcome], tmp_path: Path, name: str, text: str | None) -> None:
+    if text is not None:
+        (tmp_path / name).write_text(text)
+    done = run("report", name)
+    assert done.code == 2
+    assert done.err.count("\n") == 1
+    assert name in done.err
+    assert not (tmp_path / "report.html").exists()
+
+
+def test_the_file_itself_is_never_overwritten(run: Callable[..., Outcome]) -> None:
+    run(*SEARCH)
+    assert run("report", "frontier.parquet", "-o", "frontier.parquet").code == 2
+    assert len(read_frontier("frontier.parquet").rows) > 0

@@ -1,0 +1,287 @@
+"""A sweep: every combination is one search, what it costs adds up, and it ends with the same bytes however it ran."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from search.sweep import answers
+from search.sweep.rows import Row
+from tests.commands import Outcome
+
+ROOT = Path(__file__).parents[3]
+SMALL = ("--tp", "1,2,4", "--pp", "1,2", "--cp", "1")
+SWEEP = ("sweep", "llama-3.1-8b", "dgx-h100,dgx-a100", "--gpus", "8,16,32", "--tokens", "1T", *SMALL)
+
+
+def rows(path: str = "sweep.parquet") -> list[Row]:
+    return list(pq.read_table(path).to_pylist())
+
+
+def test_each_combination_is_as_exhaustive_as_a_search(run: Callable[..., Outcome]) -> None:
+    assert run(*SWEEP).code == 0
+    assert run("search", "llama-3.1-8b", "dgx-a100", "--gpus", "16", *SMALL).code == 0
+    alone = rows("frontier.parquet")
+    own = [row for row in rows() if (row["cluster"], row["gpus"]) == ("dgx-a100", 16)]
+    assert [{name: row[name] for name in alone[0]} for row in own] == alone
+
+
+def test_the_figures_agree_with_a_hand_calculation(run: Callable[..., Outcome]) -> None:
+    """1e12 tokens in steps of 512 x 8,192 tokens are 238,419 steps; energy is a node's 10.2 kW at PUE 1.2."""
+    assert run(*SWEEP, "--price", "dgx-h100=2").code == 0
+    row = next(row for row in rows() if (row["cluster"], row["gpus"]) == ("dgx-h100", 32))
+    seconds = 238419 * row["step_time"]
+    assert row["days_to_train"] == pytest.approx(seconds / 86400)
+    assert row["gpu_hours"] == pytest.approx(seconds / 3600 * 32)
+    assert row["cost"] == pytest.approx(2 * row["gpu_hours"])
+    assert row["energy"] == pytest.approx(seconds * 4 * 10200 * 1.2)
+    for name in ("days_to_train", "gpu_hours", "cost", "energy"):
+        assert row[f"{name}_low"] < row[name] < row[f"{name}_high"]
+    assert row["days_to_train_high"] == pytest.approx(238419 * row["step_time_high"] / 86400)
+
+
+def test_scaling_is_against_the_smallest_size_that_fits(run: Callable[..., Outcome]) -> None:
+    assert run(*SWEEP).code == 0
+    for cluster in ("dgx-h100", "dgx-a100"):
+        own = [row for row in rows() if row["cluster"] == cluster]
+        first = next(row for row in own if row["gpus"] == 8)
+        assert first["scaling_efficiency"] == 1.0
+        for row in own:
+            share = row["tokens_per_second_per_gpu"] / first["tokens_per_second_per_gpu"]
+            assert row["scaling_efficiency"] == pytest.approx(share)
+
+
+def test_pareto_rows_are_beaten_by_none(run: Callable[..., Outcome]) -> None:
+    assert run(*SWEEP).code == 0
+    every = rows()
+    kept = [row for row in every if row["pareto"]]
+    assert kept
+    for row in every:
+        beaten = [
+            other
+            for other in kept
+            if other["cost"] <= row["cost"]
+            and other["days_to_train"] <= row["days_to_train"]
+            and (other["cost"], other["days_to_train"]) != (row["cost"], row["days_to_train"])
+        ]
+        if row["pareto"]:
+            assert not beaten
+        else:
+            assert beaten or any(
+                (it["cost"], it["days_to_train"]) == (row["cost"], row["days_to_train"]) for it in kept
+            )
+
+
+def test_a_size_where_nothing_fits_is_a_row_with_its_reason(run: Callable[..., Outcome]) -> None:
+    done = run("sweep", "llama-3.1-70b", "dgx-h100", "--gpus", "8,12,64", "--tokens", "1T", "--tp", "8")
+    assert done.code == 0
+    reasons = {row["gpus"]: row["reason"] for row in rows()}
+    assert "memory_floor" in reasons[8]
+    assert "8 GPUs a node" in reasons[12]
+    assert reasons[64] is None
+    assert {row["mfu"] for row in rows() if row["gpus"] == 8} == {None}
+    assert "12  - " in done.out
+
+
+def test_nothing_fits_anywhere(run: Callable[..., Outcome]) -> None:
+    done = run("sweep", "llama-3.1-405b", "dgx-h100", "--gpus", "8,16", "--tokens", "1T")
+    assert done.code == 3
+    assert [row["gpus"] for row in rows()] == [8, 16]
+
+
+def test_limits_leave_out_and_say_so(run: Callable[..., Outcome]) -> None:
+    assert run(*SWEEP).code == 0
+    days = {row["gpus"]: row["days_to_train"] for row in reversed(rows()) if row["cluster"] == "dgx-h100"}
+    limit = (days[16] + days[32]) / 2
+    done = run(*SWEEP, "--max-days", f"{limit:.3f}", "-o", "limited.parquet", "--json")
+    assert done.code == 0, done.err
+    kept = [row for row in rows("limited.parquet") if row["reason"] is None]
+    assert all(row["days_to_train"] <= limit for row in kept)
+    reason = next(row["reason"] for row in rows("limited.parquet") if row["gpus"] == 8)
+    assert reason.startswith("max_days: ")
+    found = {it["machine"][1]: it for it in json.loads(done.out)["fewest"]}["dgx-h100"]
+    assert 16 < found["gpus"] <= 32
+    assert found["gpus_low"] <= found["gpus"]
+
+
+def test_what_ifs_are_an_axis(run: Callable[..., Outcome]) -> None:
+    """Less bandwidth never trains faster, and the machine without a what-if is the one of its file."""
+    setting = "cluster.levels.1.bandwidth=10GB/s,25GB/s,50GB/s"
+    alone = ("sweep", "llama-3.1-8b", "dgx-h100", "--gpus", "16", "--tokens", "1T", *SMALL)
+    assert run(*alone, "--set", setting).code == 0
+    assert run(*alone, "-o", "usual.parquet").code == 0
+    best = {row["cluster_levels_1_bandwidth"]: row["days_to_train"] for row in reversed(rows())}
+    assert list(best) == [50e9, 25e9, 10e9]
+    assert best[10e9] > best[25e9] >= best[50e9]
+    assert best[50e9] == rows("usual.parquet")[0]["days_to_train"]
+
+
+def test_the_batch_in_a_range_and_below_the_critical_one(run: Callable[..., Outcome]) -> None:
+    alone = ("sweep", "llama-3.1-8b", "dgx-h100", "--gpus", "16", "--tokens", "1T", *SMALL)
+    assert run(*alone, "--global-batch", "64:256").code == 0
+    assert sorted({row["global_batch"] for row in rows()}) == [64, 128, 256]
+    assert run(*alone, "--global-batch", "64:256", "--critical-batch", "1.1M").code == 0
+    assert sorted({row["global_batch"] for row in rows()}) == [64, 128]
+    assert run(*alone, "--critical-batch", "0.6M").code == 0
+    assert sorted({row["global_batch"] for row in rows()}) == [64]
+
+
+@pytest.mark.parametrize(
+    ("more", "named"),
+    [
+        (("--price", "dgx=2"), "--price dgx"),
+        (("--set", "levels.1.bandwidth=2"), "--set"),
+        (("--set", "cluster.levels.1.bandwidth=25"), "25 B/s is too little"),
+        (("--set", "cluster.levels.9.size=8"), "levels.9"),
+        (("--set", "cluster.pue=1.1", "--set", "cluster.pue=1.2"), "given twice"),
+        (("--max-gpus", "4"), "--max-gpus 4"),
+        (("--max-days", "0"), "--max-days"),
+        (("--workers", "2", "--dask", "tcp://localhost:1"), "choose one"),
+        (("-o", "no/sweep.parquet"), "no/sweep.parquet"),
+        (("--profile", "megatrom"), "megatrom"),
+    ],
+)
+def test_wrong_input_is_one_line_and_leaves_nothing(
+    run: Callable[..., Outcome], tmp_path: Path, more: tuple[str, ...], named: str
+) -> None:
+    done = run(*SWEEP, *more)
+    assert done.code == 2
+    assert done.err.count("\n") == 1
+    assert named in done.err
+    assert list(tmp_path.iterdir()) == []
+
+
+# -- however it runs, the same bytes
+
+
+def command(*argv: str) -> list[str]:
+    return [sys.executable, "-m", "search", *argv]
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(ROOT)}
+
+
+def wait_for(ready: Callable[[], bool], seconds: float = 60.0) -> None:
+    end = time.monotonic() + seconds
+    while not ready():
+        assert time.monotonic() < end, "never came"
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def usual(run: Callable[..., Outcome]) -> bytes:
+    assert run(*SWEEP, "-o", "usual.parquet").code == 0
+    return Path("usual.parquet").read_bytes()
+
+
+@pytest.mark.parametrize("how", [("--threads", "1"), ("--threads", "3"), ("--workers", "2")])
+def test_threads_and_processes(run: Callable[..., Outcome], usual: bytes, how: tuple[str, ...]) -> None:
+    assert run(*SWEEP, *how).code == 0
+    assert Path("sweep.parquet").read_bytes() == usual
+
+
+def test_resumed_after_a_kill(run: Callable[..., Outcome], usual: bytes, tmp_path: Path) -> None:
+    journal = tmp_path / "sweep.parquet.journal"
+    process = subprocess.Popen(command(*SWEEP, "--threads", "1"), env=environment(), stderr=subprocess.DEVNULL)
+    wait_for(lambda: journal.exists() and journal.read_bytes().count(b"\n") >= 2)
+    process.kill()
+    process.wait()
+    assert not Path("sweep.parquet").exists()
+    with journal.open("ab") as file:
+        file.write(b'{"key": "cut sh')
+    done = run(*SWEEP)
+    assert done.code == 2
+    assert "--resume" in done.err
+    assert run(*SWEEP, "--resume").code == 0
+    assert Path("sweep.parquet").read_bytes() == usual
+    assert not journal.exists()
+
+
+def test_interrupted_it_keeps_what_is_done(usual: bytes, run: Callable[..., Outcome], tmp_path: Path) -> None:
+    journal = tmp_path / "sweep.parquet.journal"
+    process = subprocess.Popen(
+        command(*SWEEP, "--threads", "1"), env=environment(), stderr=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    wait_for(lambda: journal.exists() and journal.read_bytes().count(b"\n") >= 1)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert b"Traceback" not in err
+    assert run(*SWEEP, "--resume").code == 0
+    assert Path("sweep.parquet").read_bytes() == usual
+
+
+@pytest.fixture
+def dask(tmp_path: Path) -> Iterator[tuple[str, list[subprocess.Popen[bytes]]]]:
+    """A scheduler and two worker processes: its address, and the workers."""
+    pytest.importorskip("distributed")
+    told = tmp_path / "scheduler.json"
+    quiet = {"env": environment(), "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    start = [sys.executable, "-m", "dask"]
+    with ExitStack() as stack:
+
+        def begin(*argv: str) -> subprocess.Popen[bytes]:
+            process = stack.enter_context(subprocess.Popen([*start, *argv], **quiet))  # type: ignore[call-overload]
+            stack.callback(process.kill)
+            return process
+
+        begin("scheduler", "--port", "0", "--scheduler-file", str(told), "--no-dashboard", "--host", "127.0.0.1")
+        wait_for(told.exists)
+        address = json.loads(told.read_text())["address"]
+        yield address, [begin("worker", address, "--nthreads", "1", "--no-dashboard", "--no-nanny") for _ in range(2)]
+        told.unlink()
+
+
+def test_dask_with_a_worker_killed(
+    run: Callable[..., Outcome], usual: bytes, dask: tuple[str, list[subprocess.Popen[bytes]]], tmp_path: Path
+) -> None:
+    address, workers = dask
+    journal = tmp_path / "sweep.parquet.journal"
+    process = subprocess.Popen(command(*SWEEP, "--dask", address), env=environment(), stdout=subprocess.DEVNULL)
+    wait_for(lambda: journal.exists() and journal.read_bytes().count(b"\n") >= 1)
+    workers[0].kill()
+    assert process.wait(timeout=120) == 0
+    assert Path("sweep.parquet").read_bytes() == usual
+
+
+# -- the answers
+
+
+def row(gpus: int, speed: float, days: float) -> Row:
+    return {
+        "model": "m", "cluster": "c", "gpus": gpus, "global_batch": 1, "reason": None, "mfu": 0.5, "cost": gpus * days,
+        "tokens_per_second_per_gpu": speed / gpus, "days_to_train": days, "days_to_train_low": days * 0.9,
+        "days_to_train_high": days * 1.1, "energy": 1.0,
+    }  # fmt: skip
+
+
+def test_the_knee_is_the_last_size_that_still_gains() -> None:
+    """8 -> 16 gains log2(1.9) = 93 %, 16 -> 32 gains log2(1.5) = 58 %."""
+    ((_, at, gain, met),) = answers.knees([row(8, 1.0, 10), row(16, 1.9, 5.3), row(32, 2.85, 3.5)])
+    assert (at["gpus"], met) == (16, True)
+    assert gain == pytest.approx(0.585, abs=0.001)
+    ((_, at, _, met),) = answers.knees([row(8, 1.0, 10), row(16, 1.9, 5.3)])
+    assert (at["gpus"], met) == (16, False)
+
+
+def test_the_fewest_gpus_come_with_the_interval() -> None:
+    (found,) = answers.fewest([row(8, 1.0, 10.5), row(16, 2.0, 9.5), row(32, 4.0, 4.0)], 10.0)
+    assert (found.low, found.gpus, found.high) == (8, 16, 32)
+    (none,) = answers.fewest([row(8, 1.0, 10.5)], 5.0)
+    assert (none.low, none.gpus, none.high) == (None, None, None)
+
+
+def test_sizes_between_are_whole_nodes() -> None:
+    assert answers.between([64, 128], 8, [False, True]) == [72, 80, 88, 96, 104, 112, 120]
+    assert answers.between([8, 16], 8, [False, True]) == []
+    assert answers.between([64, 128], 8, [True, True]) == []
+    assert answers.between([64, 128], 8, [False, False]) == []
