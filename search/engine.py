@@ -27,7 +27,7 @@ from search.scoring import Costs, Scorer
 from search.skeletons import Skeletons, enumerate_skeletons
 from search.space import SearchSpace
 
-BLOCK = 1024
+BLOCK = 512
 """Skeletons of a block at most: their layers are costed together."""
 WAVE = 8
 """Blocks that are scored before others know of their points."""

@@ -139,3 +139,10 @@ def test_the_page_shows_the_models_formula_where_it_is_another(made: str) -> Non
     assert "| states | 16 N; model: 18 N |" in made
     assert "backward / (backward + exposed); model: 1 - exposed / step time" in made
     assert "35.3 GB by hand with fp32 gradients" in made
+
+
+def test_the_procurement_case_has_not_drifted() -> None:
+    """If this fails, run `python docs/refresh.py docs/procurement.md` and read the difference."""
+    page = (DOCS / "procurement.md").read_text()
+    assert len(script("refresh").BLOCK.findall(page)) == 5
+    assert script("refresh").refreshed(page) == page
