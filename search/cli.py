@@ -46,7 +46,7 @@ MODULES = {
         "search.inputs",
         "search.table",
     ),
-    "_explain": ("search.explain", "search.inputs", "search.narrative"),
+    "_explain": ("search.balance", "search.explain", "search.inputs", "search.narrative"),
     "_why": ("search.inputs", "search.table", "search.why"),
     "_plan": ("search.inputs", "search.plan", "search.table"),
     "_sweep": ("search.sweep.command",),
@@ -146,6 +146,11 @@ def _search(arguments: Namespace) -> int:
             bounds=not arguments.no_bounds,
             progress=show,
         )
+    if arguments.balance and result.estimate is not None:
+        from search.balance import balance_frontier
+
+        with progress("layouts balanced") as show:
+            result = balance_frontier(result, show)
     if result.estimate is None:
         ask = command_line("why", vars(arguments))
         told = [table.nothing_fits(result), *defaults.said(settings), f"what to change says: {ask}"]
@@ -162,7 +167,7 @@ def _search(arguments: Namespace) -> int:
             "warnings": doubts,
             "space": asdict(result.account),
             "solver": asdict(result.solver),
-            "frontier": rows_of(problem, result.frontier, result.estimate),
+            "frontier": rows_of(problem, result.frontier, result.estimate, result.balanced),
             "seconds": dict(result.seconds),
         }
         print(json.dumps(found, indent=2))

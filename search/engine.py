@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -26,6 +27,9 @@ from search.rules_memory import memory_rule
 from search.scoring import Costs, Scorer
 from search.skeletons import Skeletons, enumerate_skeletons
 from search.space import SearchSpace
+
+if TYPE_CHECKING:
+    from search.assignment import Balanced
 
 BLOCK = 512
 """Skeletons of a block at most: their layers are costed together."""
@@ -77,6 +81,8 @@ class SearchResult:
     estimate: Estimate | None
     feasible: Layouts | None
     seconds: Mapping[str, float] = field(default_factory=dict)
+    balanced: tuple[Balanced | None, ...] = ()
+    """of each layout of the frontier, its balanced stages where it was balanced; empty where none was"""
 
 
 def search(

@@ -12,6 +12,7 @@ from costmodel.interval import Bounds, bounds, uncovered
 from costmodel.layouts import SCHEDULES, Column, Layouts
 from costmodel.problem import Problem
 from search import grounds
+from search.assignment import Balanced, layout_string, recomputed
 from search.rule import Rule, violations
 from search.rules import rules
 from search.scored import Scored, Step
@@ -47,6 +48,15 @@ class Explanation(Scored):
     def bounds(self) -> Bounds:
         """The central 80 % around step time and memory."""
         return bounds(self.problem, self.layout, self.cost)
+
+    @property
+    def balanced(self) -> Balanced | None:
+        """The stages as CP-SAT balances them; None if the layout cannot be launched, or fits with no stages."""
+        from search.balance import balance  # CP-SAT's modelling layer, which takes long to load
+
+        if any(rule != "memory" for rule, _ in self.broken):
+            return None
+        return balance(self.problem, self.layout)
 
     @property
     def steps(self) -> tuple[Step, ...]:
@@ -94,6 +104,7 @@ def to_json(it: Explanation) -> dict[str, object]:
         "violations": [{"rule": rule, "because": because} for rule, because in it.broken],
         "place": it.place and dict(zip(("rank", "of"), it.place, strict=True)),
         "layers_per_stage": list(it.layers),
+        "balanced": balanced_json(it.problem, it.balanced),
         **{name: float(column[0]) for name, column in headline(cost).items()},
         **{part.name: getattr(it.bounds, part.name)[0].item() for part in fields(it.bounds)},
         "uncalibrated_because": list(uncovered(it.problem, it.layout)),
@@ -102,6 +113,24 @@ def to_json(it: Explanation) -> dict[str, object]:
         "provenance": grounds.to_json(it.grounds),
         "warnings": it.warnings,
         "steps": [_step_json(step) for step in it.steps],
+    }
+
+
+def balanced_json(problem: Problem, it: Balanced | None) -> dict[str, object] | None:
+    """The balanced stages, under the names of the Parquet columns; null where there are none."""
+    if it is None:
+        return None
+    found = it.assignment
+    return {
+        "layers_per_stage": list(found.layers),
+        "layers_per_virtual_stage": list(found.chunks),
+        "recompute_per_stage": list(recomputed(problem, found)),
+        "pipeline_layout": layout_string(found, problem.model.mtp_layers),
+        "balance_gain": it.gain,
+        "slowest_stage": found.seconds,
+        "proven_bound": found.bound,
+        "optimal": found.optimal,
+        **{name: float(column[0]) for name, column in headline(it.cost).items()},
     }
 
 

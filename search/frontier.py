@@ -22,6 +22,7 @@ from costmodel.memory import Memory
 from costmodel.problem import Problem
 from costmodel.profile import Profile
 from hardware.errors import InputError
+from search.assignment import Balanced, stage_columns
 from search.engine import SearchResult
 from search.expansion import CHUNK
 from search.files import whole
@@ -47,11 +48,18 @@ _LAYOUT = {
     "schedule": "pipeline schedule",
     "precision": "number format of the matrix multiplications",
     "layers_per_stage": "transformer layers on each pipeline stage",
+    "recompute_layers_per_stage": "layers of each stage that are computed again, in whole or in part",
+    "recompute_per_stage": "layers of each stage under each recompute set, | between stages that differ",
+    "pipeline_layout": "the virtual stages as Megatron-Core's --pipeline-model-parallel-layout",
+    "balance_gain": "step time that stages balanced by CP-SAT save against the closed-form split; 0 if not balanced",
 }
-_TYPES = {"sequence_parallel": pa.bool_(), "layers_per_stage": pa.list_(pa.field("item", pa.int32(), nullable=False))}
-_TYPES |= dict.fromkeys(("recompute", "schedule", "precision"), pa.string()) | {"calibrated": pa.bool_()}
-_UNITS = {"micro_batch": "sequences", "layers_per_stage": "layers", "sequence_parallel": "true or false"}
-_UNITS |= dict.fromkeys(("recompute", "schedule", "precision"), "text")
+_LISTS = ("layers_per_stage", "recompute_layers_per_stage")
+_TEXTS = ("recompute", "schedule", "precision", "recompute_per_stage", "pipeline_layout")
+_TYPES = {"sequence_parallel": pa.bool_(), "calibrated": pa.bool_(), "balance_gain": pa.float64()}
+_TYPES |= dict.fromkeys(_TEXTS, pa.string())
+_TYPES |= dict.fromkeys(_LISTS, pa.list_(pa.field("item", pa.int32(), nullable=False)))
+_UNITS = {"micro_batch": "sequences", "sequence_parallel": "true or false"}
+_UNITS |= dict.fromkeys(_TEXTS, "text") | dict.fromkeys(_LISTS, "layers")
 _HEADLINES = {
     "step_time": "step_time",
     "mfu": "mfu",
@@ -113,17 +121,19 @@ def _field(name: str, kind: pa.DataType, unit: str, meaning: str) -> pa.Field:
     return pa.field(name, kind, nullable=False, metadata={"unit": unit, "meaning": meaning})
 
 
-def columns_of(problem: Problem, layouts: Layouts, cost: Estimate, first: int = 1) -> dict[str, Any]:
-    """Every column of the schema, in its order, for ranked layouts of which the first has rank `first`."""
+def columns_of(
+    problem: Problem, layouts: Layouts, cost: Estimate, first: int = 1, balanced: Sequence[Balanced | None] = ()
+) -> dict[str, Any]:
+    """Every column of the schema, in its order, for ranked layouts of which the first has rank `first`; `balanced` are
+    their stages where they were balanced."""
     recompute = [choice.name for choice in problem.profile.recompute]
-    stages = problem.split(np.unique(layouts.pp).tolist()).layers
     columns: dict[str, Any] = {"rank": np.arange(first, first + len(layouts))}
     columns |= {axis.name: getattr(layouts, axis.name) for axis in fields(Layouts)}
     columns["recompute"] = [recompute[code] for code in layouts.recompute]
     columns["schedule"] = [SCHEDULES[code] for code in layouts.schedule]
     columns["sequence_parallel"] = layouts.sequence_parallel == 1
     columns["precision"] = [problem.workload.precision] * len(layouts)
-    columns["layers_per_stage"] = [stages[pp] for pp in layouts.pp.tolist()]
+    columns |= stage_columns(problem, layouts, balanced)
     columns |= {name: getattr(cost, source) for name, source in _HEADLINES.items()}
     ends = bounds(problem, layouts, cost)
     columns |= {part.name: getattr(ends, part.name) for part in fields(Bounds)}
@@ -132,13 +142,15 @@ def columns_of(problem: Problem, layouts: Layouts, cost: Estimate, first: int = 
     return columns
 
 
-def rows_of(problem: Problem, layouts: Layouts, cost: Estimate) -> list[dict[str, Any]]:
+def rows_of(
+    problem: Problem, layouts: Layouts, cost: Estimate, balanced: Sequence[Balanced | None] = ()
+) -> list[dict[str, Any]]:
     """The rows as Python numbers, texts and lists: what `read_frontier` gives back for the same layouts."""
     columns = {
         name: column.tolist() if isinstance(column, np.ndarray) else column
-        for name, column in columns_of(problem, layouts, cost).items()
+        for name, column in columns_of(problem, layouts, cost, balanced=balanced).items()
     }
-    columns["layers_per_stage"] = [list(stages) for stages in columns["layers_per_stage"]]
+    columns |= {name: [list(stages) for stages in columns[name]] for name in _LISTS}
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
@@ -214,9 +226,17 @@ def to_parquet(
     with pq.ParquetWriter(file, schema, compression="zstd") as writer:
         for start in range(0, len(layouts), CHUNK):
             part = layouts.take(slice(start, start + CHUNK))
-            columns = columns_of(result.problem, part, estimate(result.problem, part), start + 1)
+            own = result.balanced[start : start + CHUNK] if result.balanced and not every else ()
+            cost = _costs(result, slice(start, start + CHUNK)) if own else estimate(result.problem, part)
+            columns = columns_of(result.problem, part, cost, start + 1, own)
             arrays = [_array(columns[field.name], field.type) for field in schema]
             writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=schema))
+
+
+def _costs(result: SearchResult, rows: slice) -> Estimate:
+    """Rows of the estimate of a balanced frontier."""
+    assert result.estimate is not None
+    return result.estimate.take(np.arange(len(result.frontier))[rows])
 
 
 def _array(column: Any, kind: pa.DataType) -> pa.Array:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
+from itertools import groupby
 from textwrap import wrap
 
 from costmodel.interval import uncovered
 from costmodel.layouts import SCHEDULES
 from hardware.units import format_bytes, format_decimal_bytes, format_seconds
 from search import grounds
+from search.assignment import Assignment, layout_string, recomputed
 from search.explain import Explanation
 from search.scored import Row, Step
 from search.table import FORMATS, WIDTH, measure, title
@@ -32,6 +34,46 @@ def explanation(it: Explanation) -> Iterator[str]:
         yield from _rows([row for row in step.rows if _shown(row, it.fits)], _tags(it, step), fits=it.fits)
     if it.fits:
         yield from _time(it)
+    yield from _balanced(it)
+
+
+def _balanced(it: Explanation) -> Iterator[str]:
+    """The stages as CP-SAT balances them, and what that gains."""
+    found = it.balanced
+    if found is None:
+        return
+    stages, usual, cost = found.assignment, found.usual, found.cost
+    yield ""
+    yield f"Stages balanced by CP-SAT: {_proof(stages)}"
+    yield from _wrapped("layers per stage", _runs(stages.layers))
+    yield from _wrapped("computed again", _same(recomputed(it.problem, stages)))
+    step, room = format_seconds(float(cost.step_time[0])), format_bytes(float(cost.memory_headroom[0]))
+    was = f"step {format_seconds(float(usual.step_time[0]))}, headroom {format_bytes(float(usual.memory_headroom[0]))}"
+    if not found.chosen:
+        gain = f"the layers above are as good: step {step}, headroom {room}"
+    elif usual.memory_headroom[0] < 0:
+        gain = f"step {step}, headroom {room}; the layers above do not fit"
+    else:
+        gain = f"step {step} ({-found.gain:+.1%}), headroom {room}; the layers above: {was}"
+    yield from _wrapped("gain", gain)
+    yield from _wrapped("Megatron layout", layout_string(stages, it.problem.model.mtp_layers))
+
+
+def _proof(stages: Assignment) -> str:
+    slowest = f"slowest stage {format_seconds(stages.seconds)} a micro-batch"
+    if stages.gap < 1e-5:
+        return f"{slowest}, proven: none is faster"
+    return f"{slowest}, at most {stages.gap:.1%} above what is possible"
+
+
+def _same(texts: Iterable[str]) -> str:
+    """Equal neighbours told once: "3 x (2 none, 1 full), 4 none"."""
+    runs = [(text, len(list(same))) for text, same in groupby(texts)]
+    return "; ".join(f"{count} x ({text})" if count > 1 else text for text, count in runs)
+
+
+def _wrapped(name: str, text: str) -> Iterator[str]:
+    yield from wrap(text, WIDTH, initial_indent=f"   {name:<18}", subsequent_indent=" " * 21, break_on_hyphens=False)
 
 
 def _time(it: Explanation) -> Iterator[str]:

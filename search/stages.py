@@ -10,7 +10,6 @@ these one whose fullest stage has most room.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -19,49 +18,12 @@ from ortools.sat.python import cp_model
 
 from costmodel.layouts import Layouts
 from costmodel.problem import Problem
-from costmodel.split import MOVED, OWN, Contents, StageTable, contents, given_table
+from costmodel.split import MOVED, OWN, Contents, contents
+from search.assignment import Assignment
 from search.stage_choices import Choices
 
 LIMIT = 2.0
 """CP-SAT's deterministic time at most for each question; the cases of docs/pipelines.md take a few hundredths."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Assignment:
-    """What each stage of a pipeline holds.
-
-    chunks     layers of each virtual stage, in the order of the layers; chunk c lies on stage c mod PP
-    mtp        the chunk that holds the multi-token-prediction modules
-    recompute  of each stage, the layers under each recompute set of the profile
-    stages     the same as columns of a StageTable
-    seconds    forward and backward of a micro-batch on the slowest stage
-    bound      what no assignment can be faster than, proven; equal to `seconds` if that is optimal
-    optimal    whether CP-SAT proved every part of the choice
-    """
-
-    chunks: tuple[int, ...]
-    mtp: int
-    recompute: tuple[tuple[int, ...], ...]
-    stages: tuple[Contents, ...]
-    seconds: float
-    bound: float
-    optimal: bool
-
-    @property
-    def layers(self) -> tuple[int, ...]:
-        """Layers of each stage."""
-        pp = len(self.stages)
-        return tuple(sum(self.chunks[rank::pp]) for rank in range(pp))
-
-    @property
-    def gap(self) -> float:
-        """What the slowest stage may lose against the proven bound, as a share of its time."""
-        return max(0.0, 1.0 - self.bound / self.seconds)
-
-    @property
-    def table(self) -> StageTable:
-        """What `estimate` takes."""
-        return given_table(self.stages, self.layers)
 
 
 def assign(problem: Problem, layout: Layouts) -> Assignment | None:

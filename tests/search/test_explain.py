@@ -12,7 +12,7 @@ from search import cli
 
 JOB = ("explain", "llama-3.1-70b", "dgx-h100", "--gpus", "64")
 KEYS = (
-    "problem", "model", "layout", "feasible", "violations", "place", "layers_per_stage", "step_time", "mfu",
+    "problem", "model", "layout", "feasible", "violations", "place", "layers_per_stage", "balanced", "step_time", "mfu",
     "tokens_per_second_per_gpu", "communication_overhead", "memory", "memory_headroom", "step_time_low",
     "step_time_high", "memory_low", "memory_high", "calibrated", "uncalibrated_because", "memory_terms", "time_terms",
     "provenance", "warnings", "steps",

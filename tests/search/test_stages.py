@@ -15,7 +15,8 @@ from costmodel.memory import memory
 from costmodel.model import Model, load_model, model_names
 from costmodel.problem import Problem
 from costmodel.split import Contents, contents, given_table, split_layers
-from search.stages import Assignment, assign
+from search.assignment import Assignment
+from search.stages import assign
 from tests.strategies import models, problem
 
 DUALPIPE = SCHEDULES.index("dualpipe")

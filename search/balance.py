@@ -1,0 +1,76 @@
+"""A layout's stages as CP-SAT balances them, beside the closed-form split; and so for a search's whole frontier."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import fields, replace
+from typing import TypeVar
+
+import numpy as np
+
+from costmodel.estimate import Estimate, estimate
+from costmodel.layouts import AXES, Layouts
+from costmodel.problem import Problem
+from search.assignment import Balanced, closed_form
+from search.engine import SearchResult
+from search.stages import assign
+
+T = TypeVar("T")
+
+
+def balance(problem: Problem, layout: Layouts) -> Balanced | None:
+    """The balanced stages of the one row of `layout`; None if no assignment fits into memory."""
+    usual, found = estimate(problem, layout), assign(problem, layout)
+    closed = closed_form(problem, layout)
+    fits = problem.cluster.gpu.usable_memory - float(usual.memory_headroom[0]) <= problem.memory_limit
+    if found is not None:
+        cost = estimate(problem, layout, found.table)
+        better = (-cost.step_time[0], cost.memory_headroom[0]) > (-usual.step_time[0], usual.memory_headroom[0])
+        if better or not fits:
+            return Balanced(assignment=found, cost=cost, usual=usual, chosen=True)
+        closed = replace(closed, bound=min(found.bound, closed.seconds), optimal=found.optimal)
+    return Balanced(assignment=closed, cost=usual, usual=usual, chosen=False) if fits else None
+
+
+def balance_frontier(result: SearchResult, progress: Callable[[int, int], None] | None = None) -> SearchResult:
+    """The result with every layout of its frontier balanced, and the frontier rebuilt from both: what balancing makes
+    of a layout, and the layout as it was."""
+    rows: list[Layouts] = []
+    costs: list[Estimate] = []
+    found: list[Balanced | None] = []
+    for index in range(len(result.frontier)):
+        layout = result.frontier.take([index])
+        balanced = balance(result.problem, layout)
+        kept: list[tuple[Estimate, Balanced | None]] = [(estimate(result.problem, layout), None)]
+        if balanced and balanced.chosen:
+            kept.append((balanced.cost, balanced))
+        for cost, how in kept:
+            rows, costs, found = [*rows, layout], [*costs, cost], [*found, how]
+        if progress:
+            progress(index + 1, len(result.frontier))
+    best = _frontier(rows, costs)
+    layouts = Layouts.from_columns({axis: [int(getattr(rows[at], axis)[0]) for at in best] for axis in AXES})
+    merged = _joined([costs[at] for at in best])
+    return replace(result, frontier=layouts, estimate=merged, balanced=tuple(found[at] for at in best))
+
+
+def _frontier(rows: Sequence[Layouts], costs: Sequence[Estimate]) -> list[int]:
+    """Places of the frontier, ranked: MFU falling, headroom rising; of equals the first layout, not balanced first."""
+    keys = [
+        (-float(c.mfu[0]), -float(c.memory_headroom[0]), *r.row(0).values()) for r, c in zip(rows, costs, strict=True)
+    ]
+    kept, best = [], -np.inf
+    for at in sorted(range(len(rows)), key=lambda at: (keys[at], at)):
+        if costs[at].memory_headroom[0] > best:
+            kept.append(at)
+            best = costs[at].memory_headroom[0]
+    return kept
+
+
+def _joined(trees: Sequence[T]) -> T:
+    """One table of equal trees of columns, row after row."""
+    parts = {}
+    for part in fields(trees[0]):  # type: ignore[arg-type]
+        values = [getattr(tree, part.name) for tree in trees]
+        parts[part.name] = np.concatenate(values) if isinstance(values[0], np.ndarray) else _joined(values)
+    return type(trees[0])(**parts)

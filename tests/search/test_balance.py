@@ -1,0 +1,141 @@
+"""Balanced stages: told as Megatron reads them, stored beside the frontier, never worse than the closed form."""
+
+import json
+import re
+from dataclasses import replace
+from itertools import chain
+
+import numpy as np
+import pytest
+
+from costmodel.estimate import estimate
+from costmodel.model import load_model
+from search.assignment import Balanced, chunks, closed_form, layout_string, recomputed
+from search.balance import balance, balance_frontier
+from search.engine import search
+from search.explain import explain
+from search.frontier import read_frontier, write_parquet
+from search.narrative import explanation
+from search.space import load_space
+from tests.search.test_stages import REAL
+from tests.strategies import problem
+
+
+def stages_of(text: str) -> list[str]:
+    """A layout string as Megatron-Core expands it (pipeline_parallel_layer_layout.py): groups, then letters, then |."""
+    text = text.replace(",", "")
+    text = re.sub(r"\(([^)]*)\)\*(\d+)", lambda found: found[1] * int(found[2]), text)
+    text = re.sub(r"([Etm L])\*(\d+)", lambda found: found[1] * int(found[2]), text)
+    return text.split("|")
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_the_layout_string_has_every_layer_on_pp_x_vpp_stages(name: str) -> None:
+    job, layout = REAL[name]
+    found = balance(job, layout)
+    assert found is not None
+    stages = stages_of(layout_string(found.assignment, job.model.mtp_layers))
+    assert len(stages) == layout.pp[0] * layout.vpp[0]
+    letters = "".join(stages)
+    assert letters == "E" + "t" * job.model.layers + "m" * job.model.mtp_layers + "L"
+    assert [stage.count("t") for stage in stages] == list(found.assignment.chunks)
+
+
+def test_strings_repeat_what_repeats() -> None:
+    """As Megatron-Bridge writes Llama-3 70B on PP8 VPP5 (issue 5391) and DeepSeek-V3 on PP16 VPP2."""
+    job, layout = REAL["405B"]
+    usual = closed_form(job, layout)
+    sizes = (2,) * 35 + (3, 2, 2, 2, 1)
+    assert layout_string(replace(usual, chunks=sizes, mtp=39), 0) == "Et*2|(t*2|)*34,t*3|(t*2|)*3,tL"
+    deepseek = replace(usual, chunks=(3, *[2] * 29, 0, 0), mtp=30)
+    assert layout_string(deepseek, 1) == "Et*3|(t*2|)*29,m|L"
+
+
+def test_chunks_are_alike_and_count_embedding_and_loss() -> None:
+    assert chunks((11, 12, 12, 11), 3, ends=True) == (3, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 3)
+    assert chunks((3, 2), 2, ends=False) == (2, 1, 1, 1)
+
+
+def test_a_layout_that_does_not_fit_may_fit_when_its_stages_are_balanced() -> None:
+    layout = REAL["405B"][1]
+    wide = problem("llama-3.1-405b", gpus=1024, global_batch=512)
+    layout = replace(layout, dp=np.array([8]), dp_shard=np.array([8]))
+    assert estimate(wide, layout).memory_headroom[0] < 0
+    found = balance(wide, layout)
+    assert found is not None
+    assert found.chosen
+    assert found.gain == 0.0
+    assert found.cost.memory_headroom[0] >= 0
+    assert any("full" in text for text in recomputed(wide, found.assignment))
+
+
+@pytest.fixture(scope="module")
+def searched():
+    case = problem("llama-3.1-70b", gpus=32, global_batch=64)
+    space = load_space(case, limits={"pp": [4, 8], "tp": [4], "recompute": ["none", "full"]})
+    return search(case, space, threads=1)
+
+
+def test_the_rebuilt_frontier_is_a_frontier_and_nowhere_behind_the_first(searched) -> None:
+    found = balance_frontier(searched)
+    assert len(found.balanced) == len(found.frontier)
+    assert any(found.balanced)
+    assert (np.diff(found.estimate.mfu) < 0).all()
+    assert (np.diff(found.estimate.memory_headroom) > 0).all()
+    for mfu, headroom in zip(searched.estimate.mfu, searched.estimate.memory_headroom, strict=True):
+        assert ((found.estimate.mfu >= mfu) & (found.estimate.memory_headroom >= headroom)).any()
+    assert found.estimate.mfu[0] > searched.estimate.mfu[0]
+
+
+def test_the_file_holds_the_stages_that_its_figures_are_of(searched, tmp_path) -> None:
+    found = balance_frontier(searched)
+    write_parquet(tmp_path / "f.parquet", found)
+    rows = read_frontier(tmp_path / "f.parquet").rows
+    gains = [row["balance_gain"] for row in rows]
+    assert max(gains) > 0.0
+    for row, how in zip(rows, found.balanced, strict=True):
+        stages = stages_of(row["pipeline_layout"])
+        assert sum(row["layers_per_stage"]) == "".join(stages).count("t") == 80
+        assert len(row["recompute_layers_per_stage"]) == len(row["layers_per_stage"]) == row["pp"]
+        if isinstance(how, Balanced):
+            assert row["step_time"] == how.cost.step_time[0]
+            assert row["balance_gain"] == how.gain
+            assert row["layers_per_stage"] == list(how.assignment.layers)
+
+
+def test_what_is_not_balanced_tells_of_the_closed_form(searched, tmp_path) -> None:
+    write_parquet(tmp_path / "f.parquet", searched)
+    for row in read_frontier(tmp_path / "f.parquet").rows:
+        assert row["balance_gain"] == 0.0
+        usual = searched.problem.split([row["pp"]]).layers[row["pp"]]
+        assert row["layers_per_stage"] == list(usual)
+        again = [] if row["recompute"] == "none" else usual
+        assert row["recompute_layers_per_stage"] == list(again or [0] * row["pp"])
+
+
+def test_explain_shows_the_balanced_stages() -> None:
+    job, layout = REAL["405B recomputed"]
+    found = explain(job, layout, load_space(job))
+    text = "\n".join(explanation(found))
+    assert "Stages balanced by CP-SAT: slowest stage" in text
+    assert "proven: none is faster" in text
+    assert "Megatron layout   Et*" in text
+    balanced = found.balanced
+    assert balanced is not None
+    assert f"({-balanced.gain:+.1%})" in text
+
+
+def test_a_split_that_is_best_already_is_said_to_be() -> None:
+    job, layout = REAL["405B"]
+    assert "the layers above are as good" in "\n".join(explanation(explain(job, layout, load_space(job))))
+
+
+def test_search_balances_on_demand(run, tmp_path) -> None:
+    path = tmp_path / "f.parquet"
+    job = ("llama-3.1-8b", "dgx-h100", "--gpus", "8", "--global-batch", "32", "--pp", "2,4", "--tp", "1")
+    code, out, _ = run("search", *job, "--balance", "--json", "-o", str(path))
+    assert code == 0
+    rows = json.loads(out)["frontier"]
+    assert rows == read_frontier(path).rows
+    assert list(chain.from_iterable(row["layers_per_stage"] for row in rows))
+    assert load_model("llama-3.1-8b").layers == sum(rows[0]["layers_per_stage"])
