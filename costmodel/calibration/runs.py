@@ -12,12 +12,11 @@ from typing import TypeVar
 
 import pandas as pd
 
+from costmodel.calibration.machine import cluster_of
 from costmodel.layouts import SCHEDULES, Layouts
 from costmodel.model import Model, load_model, model_names
 from costmodel.problem import Problem, Workload
 from costmodel.profile import MODULES, Profile, RecomputeSet, load_profile
-from hardware.catalog import cluster_for, gpu_alias, load_cluster
-from hardware.cluster import Cluster
 from hardware.errors import InputError
 
 T = TypeVar("T")
@@ -57,7 +56,7 @@ TRUSTS = ("ok", "medium", "low")
 RUNS = Path(__file__).parents[1] / "data" / "runs.csv.gz"
 """Published, measured runs, each with its source."""
 GIB = float(2**30)
-_profile, _cluster, _model = lru_cache(load_profile), lru_cache(load_cluster), lru_cache(load_model)
+_profile, _model = lru_cache(load_profile), lru_cache(load_model)
 ZERO = {"none": 0, "distopt": 1, "distopt(ZeRO-1)": 1, "zero1": 1, "zero2": 2, "zero3": 3, "fsdp": 3, "hsdp": 3}
 
 
@@ -353,32 +352,6 @@ def _modules(row: Mapping[str, str]) -> tuple[str, ...]:
         return ("full",)
     named = tuple(m for m in MODULES if re.search(rf"\b{m}\b", stated))
     return named or ("selective",)
-
-
-def cluster_of(row: Mapping[str, str]) -> Cluster:
-    """The catalogue's cluster for the run's GPU, with the network that the row states or logged."""
-    cluster = _cluster(cluster_for(gpu_alias(row["gpu"])))
-    nic = _nic(row.get("interconnect", ""), cluster)
-    if nic is None:
-        return cluster
-    levels = [cluster.levels[0], *(replace(level, bandwidth=nic) for level in cluster.levels[1:])]
-    return replace(cluster, levels=tuple(levels))
-
-
-def _nic(text: str, cluster: Cluster) -> float | None:
-    """B/s per GPU and direction that a description of the network gives, None where it gives none."""
-    node = float(cluster.gpus_per_node)
-    if found := re.search(r"(\d+) ?Gb/?p?s? ?(?:/s)? per GPU", text):
-        return float(found.group(1)) / 8e-9
-    if found := re.search(r"(\d+) ?x ?(\d+) ?Gb", text):
-        return float(found.group(1)) * float(found.group(2)) / 8e-9 / node
-    if found := re.search(r"\((\d+) Gb/s a node\)|(\d+) Gbps", text):
-        return float(found.group(1) or found.group(2)) / 8e-9 / node
-    speeds = {"Omni-Path": 100.0, "HDR": 200.0, "NDR": 400.0}
-    if found := re.search(r"(\d+) ?x (Omni-Path|[^;,]*HDR|[^;,]*NDR)", text):
-        kind = next(name for name in speeds if name in found.group(2))
-        return float(found.group(1)) * speeds[kind] / 8e-9 / node
-    return None
 
 
 def _number(row: Mapping[str, str], name: str) -> float | None:
