@@ -14,7 +14,7 @@ from pathlib import Path
 
 from costmodel.calibration.holdout import fits_of, left_out, sure_lines
 from costmodel.calibration.runs import RUNS, Run, read_runs
-from costmodel.calibration.shipped import by_profile, read_left_out, write_left_out
+from costmodel.calibration.shipped import by_profile, file_of, read_left_out, write_left_out
 from costmodel.calibration.spread import LeftOut, intervals
 from costmodel.profile import FITTED, POOLED, load_profile, pooled_interval
 
@@ -33,10 +33,8 @@ def texts(runs: Sequence[Run], rows: Sequence[LeftOut]) -> dict[Path, str]:
         POOLED: "\n".join(["# The mean over all profiles, by `python docs/make_intervals.py`. Do not edit.", *facts])
     }
     for name, own in by_profile(runs).items():
-        path = FITTED / f"{name}.toml"
-        head = path.read_text().split("[interval]")[0] if path.is_file() else f'base = "{name}"\n\n'
         lines = sure_lines(own, [it for it in rows if it.profile == name], pooled, "shipped runs")
-        found[path] = head + "\n".join(lines)
+        found[FITTED / f"{name}.toml"] = file_of(name)[0] + "\n".join(lines)
     return found
 
 

@@ -12,6 +12,7 @@ from costmodel.calibration import fit
 from costmodel.calibration.predict import Progress
 from costmodel.calibration.refine import LEAST, Refined, counted, mean_error, refine, sure_lines, to_toml
 from costmodel.calibration.runs import Run, read_runs
+from costmodel.calibration.shipped import file_of
 from costmodel.profile import load_profile, profile_names
 from hardware.errors import InputError
 from search.measured import skips
@@ -36,7 +37,10 @@ def fitted(path: str, profile: str, progress: Progress | None = None) -> tuple[s
 
 
 def fitted_anew(path: str, profile: str) -> tuple[str, list[str]]:
-    """The same from the rates that a profile has before any fit: how the file of a shipped profile is made."""
+    """The same from the rates that a profile has before any fit: how the file of a shipped profile is made.
+
+    Its interval and ranges stay as shipped: docs/make_intervals.py makes them from the new rates.
+    """
     runs = _own_runs(path, profile, shipped_rates=False)
     found = fit.calibrate(runs, load_profile(profile, fitted=False))
     if not found:
@@ -48,7 +52,7 @@ def fitted_anew(path: str, profile: str) -> tuple[str, list[str]]:
         for kind, part in (("time", it.time), ("memory", it.memory))
         if part is not None
     ]
-    return fit.to_toml(profile, found, Path(path).name), said
+    return "\n".join([fit.to_toml(profile, found, Path(path).name), file_of(profile)[1]]), said
 
 
 def _own_runs(path: str, name: str, *, shipped_rates: bool) -> list[Run]:

@@ -146,3 +146,11 @@ def test_the_procurement_case_has_not_drifted() -> None:
     page = (DOCS / "procurement.md").read_text()
     assert len(script("refresh").BLOCK.findall(page)) == 5
     assert script("refresh").refreshed(page) == page
+
+
+def test_the_intervals_have_not_drifted() -> None:
+    """If this fails, rates or runs have changed: run `python docs/make_intervals.py`."""
+    made = script("make_intervals")
+    runs = made.read_runs(made.RUNS)[0]
+    for path, text in made.texts(runs, made.read_left_out(runs)).items():
+        assert path.read_text() == text

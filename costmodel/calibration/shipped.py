@@ -10,6 +10,7 @@ from pathlib import Path
 from costmodel.calibration.holdout import blocks
 from costmodel.calibration.runs import Run, grouped
 from costmodel.calibration.spread import LeftOut
+from costmodel.profile import FITTED
 
 FILE = Path(__file__).parents[1] / "data" / "left_out.csv.gz"
 """step_time [s] and memory [B] of the shipped runs by rates that were not fitted to their source."""
@@ -18,6 +19,15 @@ FILE = Path(__file__).parents[1] / "data" / "left_out.csv.gz"
 def by_profile(runs: Sequence[Run]) -> dict[str, list[Run]]:
     """Runs by the shipped profile that they go with."""
     return grouped(runs, lambda run: run.problem.profile.shipped)
+
+
+def file_of(name: str) -> tuple[str, str]:
+    """The text of a shipped profile's fitted rates, and that of its interval and ranges after it; empty without any."""
+    path = FITTED / f"{name}.toml"
+    rates, begin, sure = (
+        path.read_text().partition("[interval]") if path.is_file() else (f'base = "{name}"\n\n', "", "")
+    )
+    return rates, begin + sure
 
 
 def write_left_out(rows: Sequence[LeftOut], path: Path = FILE) -> None:
