@@ -25,6 +25,7 @@ def main() -> None:
     """The order matters: pages quote what is made before them."""
     run(HERE / "make_accuracy.py")
     run(HERE / "make_worked_examples.py")
+    run(HERE / "refresh.py", HERE / "procurement.md")
     with tempfile.TemporaryDirectory() as folder:
         frontier = Path(folder) / "frontier.parquet"
         run("-m", "search", *FRONTIER, "-o", frontier)
