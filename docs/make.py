@@ -1,4 +1,8 @@
-"""Make every page and picture here again: `python docs/make.py`, a matter of minutes; needs the extra `dev`."""
+"""Make the intervals, and every page and picture here, again: `python docs/make.py`; needs the extra `dev`.
+
+The intervals, for which each source is left out of the fits, take some minutes on all cores; `--pages` leaves them as
+they are, which takes one.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +27,8 @@ def run(*arguments: str | Path) -> None:
 
 def main() -> None:
     """The order matters: pages quote what is made before them."""
+    if "--pages" not in sys.argv:
+        run(HERE / "make_intervals.py")
     run(HERE / "make_accuracy.py")
     run(HERE / "make_worked_examples.py")
     run(HERE / "refresh.py", HERE / "procurement.md")

@@ -5,17 +5,20 @@ Run it again when the cost model or a profile changes; a test compares what is h
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from draw_accuracy import draw
 
-from costmodel.calibration.predict import Prediction, predict
-from costmodel.calibration.runs import RUNS, framework_of, grouped, read_runs
+from costmodel.calibration.predict import Prediction
+from costmodel.calibration.runs import framework_of, grouped
+from costmodel.calibration.shipped import read_left_out
 from costmodel.calibration.validate import TRUST, validate
 from costmodel.profile import load_profile
-from search.measured import accuracy
+from search import measured
 
 HERE = Path(__file__).parent
 PAGE, README, PLOTS = HERE / "accuracy.md", HERE.parent / "README.md", HERE / "accuracy"
@@ -27,7 +30,8 @@ INTRODUCTION = """\
 
 Published, measured runs against predictions, by `meshscout validate`; the runs are shipped, with their sources, and
 [runs_format.md](runs_format.md) describes the table. "fitted" is how one set of physical rates a framework and GPU
-describes the runs that it was fitted to."""
+describes the runs that it was fitted to, "left out" how rates that were fitted to all other sources predict a source;
+of a framework with a single source, the runs of each model and number of GPUs are left out in turn."""
 
 OTHERS = """\
 ## What others publish
@@ -64,29 +68,41 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     return [f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows)]
 
 
-def measures(score: Mapping[str, Any]) -> list[str]:
-    """The measures over all frameworks, a row each."""
-    time, memory, macro, recent = (score[key] for key in ("step_time", "memory", "macro", "megatron"))
-    oom, ranking = score["oom"], score["ranking"]
-    near = oom["near_band"]
-    frameworks = len(ranking["by_framework"])
-    rows = [
-        ("step time, median and mean error", both(time), time["n"]),
-        ("step time of Megatron on H100 and newer, dense models, mean error", *mean(recent["dense"])),
-        ("the same, models with experts", *mean(recent["moe"])),
-        ("step time, mean over frameworks of their mean errors", share(macro["step_time_mape"]), ""),
-        ("peak memory, median and mean error", both(memory), memory["n"]),
-        ("peak memory, mean over frameworks of their mean errors", share(macro["memory_mape"]), ""),
-        ("out of memory, precision and recall", f"{figure(oom['precision'], 3)}, {figure(oom['recall'], 3)}", oom["n"]),
-        (
-            "the same where the need is 0.7-1.4 of the usable memory, wrong",
-            share(near["errors"] / near["n"] if near["n"] else None),
-            near["n"],
-        ),
-        ("ranking, loss of the first choice, mean over frameworks", share(ranking["mean_regret"]), frameworks),
-        ("ranking, Kendall's tau, mean over frameworks", figure(ranking["mean_kendall_tau"], 2), frameworks),
+def measures(fitted: Mapping[str, Any], left: Mapping[str, Any]) -> list[str]:
+    """The measures over all frameworks, a row each: of the rates as they are, and of those that left a source out."""
+    rows = [("step time, median and mean error", "step_time"), ("peak memory, median and mean error", "memory")]
+    lines = [[name, both(fitted[key]), both(left[key]), str(fitted[key]["n"])] for name, key in rows]
+    for name, key in (("dense models", "dense"), ("models with experts", "moe")):
+        parts = [score["megatron"][key] for score in (fitted, left)]
+        means = [share(part["mape"]) for part in parts]
+        lines.append([f"step time of Megatron on H100 and newer, {name}, mean error", *means, count(parts[0])])
+    for name, key in (("step time", "step_time_mape"), ("peak memory", "memory_mape")):
+        macros = [share(score["macro"][key]) for score in (fitted, left)]
+        lines.append([f"{name}, mean over frameworks of their mean errors", *macros, ""])
+    ranking = [score["ranking"] for score in (fitted, left)]
+    sweeps = str(ranking[0]["sweeps"])
+    lines += [
+        ["ranking, loss of the first choice", *(share(it["mean_regret"]) for it in ranking), f"{sweeps} sweeps"],
+        ["ranking, Kendall's tau", *(figure(it["mean_kendall_tau"], 2) for it in ranking), f"{sweeps} sweeps"],
     ]
-    return table(("measure", "fitted", "rows"), [[str(cell) for cell in row] for row in rows])
+    oom, sure = fitted["oom"], fitted["interval"]
+    near = oom["near_band"]
+    wrong = share(near["errors"] / near["n"]) if near["n"] else ""
+    held = [
+        [f"{name} inside of its 80 % interval", "", share(sure[key]["coverage"]), count(sure[key])]
+        for name, key in (("step time", "step_time"), ("peak memory", "memory"))
+    ]
+    lines += [
+        *held,
+        [
+            "out of memory, precision and recall",
+            f"{figure(oom['precision'], 3)}, {figure(oom['recall'], 3)}",
+            "",
+            count(oom),
+        ],
+        ["the same, wrong where the need is 0.7-1.4 of the usable memory", wrong, "", count(near)],
+    ]
+    return table(("measure", "fitted", "left out", "runs"), lines)
 
 
 def both(part: Mapping[str, Any]) -> str:
@@ -94,35 +110,58 @@ def both(part: Mapping[str, Any]) -> str:
     return f"{share(part['median_ape'])}, {share(part['mape'])}"
 
 
-def mean(part: Mapping[str, Any]) -> tuple[str, int]:
-    """Mean error and number of runs."""
-    return share(part["mape"]), part["n"]
+def left_out(found: Sequence[Prediction]) -> list[Prediction]:
+    """The runs again, as rates predict them that were not fitted to their source."""
+    known = {it.run.id: it for it in read_left_out([it.run for it in found])}
+    pairs = [(it, known[it.run.id]) for it in found if it.run.id in known]
+    return [replace(it, step_time=other.step_time, memory=other.memory) for it, other in pairs]
 
 
-def short(found: Sequence[Prediction]) -> list[str]:
-    """The README's table: one row a framework, as `meshscout validate` prints it."""
+def by_framework(found: Sequence[Prediction], score: Mapping[str, Any], *, sure: bool) -> list[str]:
+    """One row a framework, as `meshscout validate` prints it, and the mean error left out.
+
+    `sure` adds how many of the runs their intervals hold.
+    """
     parts: dict[str, Any] = {}
-    for name, _, part in accuracy(found):
+    for name, _, part in measured.accuracy(found):
         parts.setdefault(name, part)
+    others = grouped(left_out(found), lambda it: framework_of(it.run))
     rows = []
-    for name in sorted({framework_of(it.run) for it in found} & parts.keys()):
+    for name in sorted(score["by_framework"].keys() & parts.keys()):
+        other: dict[str, Any] = validate(others.get(name, []), [], "low")
         cells = [name]
-        for kind in (parts[name]["step_time"], parts[name]["memory"]):
-            cells += [count(kind), share(kind["median_ape"]), share(kind["mape"])]
+        for key in ("step_time", "memory"):
+            part = parts[name][key]
+            cells += [count(part), share(part["median_ape"]), share(part["mape"]), share(other[key]["mape"])]
+            cells += [share(score["by_framework"][name]["interval"][key]["coverage"])] if sure else []
         rows.append(cells)
-    return table(("framework", "step times", "median", "mean error", "memories", "median", "mean error"), rows)
+    errors = ("median", "mean error", "left out", *(("in interval",) if sure else ()))
+    return table(("framework", "step times", *errors, "memories", *errors), rows)
 
 
 def by_gpu(found: Sequence[Prediction]) -> list[str]:
     """One row a profile and GPU."""
     rows = []
-    for profile, gpu, part in accuracy(found):
+    for profile, gpu, part in measured.accuracy(found):
         cells = [profile, gpu]
         for kind in (part["step_time"], part["memory"]):
             cells += [count(kind), share(kind["median_ape"]), share(kind["mape"]), share(kind["bias"], "+")]
         rows.append(cells)
     errors = ("median", "mean error", "bias")
     return table(("profile", "GPU", "step times", *errors, "memories", *errors), rows)
+
+
+def by_source(found: Sequence[Prediction]) -> list[str]:
+    """Step times of one row a source: by the fitted rates, and by those that left the source out."""
+    others = {it.run.id: it for it in left_out(found)}
+    rows = []
+    for name, group in grouped(found, lambda it: re.split(r" [\[(]| Table", it.run.source)[0]).items():
+        fitted: dict[str, Any] = validate(group, [], "low")
+        left: dict[str, Any] = validate([others[it.run.id] for it in group if it.run.id in others], [], "low")
+        if fitted["step_time"]["n"]:
+            cells = (share(part["step_time"]["mape"]) for part in (fitted, left))
+            rows.append([name, framework_of(group[0].run), count(fitted["step_time"]), *cells])
+    return table(("source", "framework", "step times", "mean error", "left out"), rows)
 
 
 def verdicts(found: Sequence[Prediction]) -> list[str]:
@@ -143,10 +182,10 @@ def plot(name: str, found: Sequence[Prediction]) -> str | None:
     for what, key, scale in (("step time [s]", "step_time", 1.0), ("memory [GiB]", "memory", GIB)):
         points: dict[str, list[tuple[float, float]]] = {}
         for it in found:
-            measured = getattr(it.run, key)
-            if measured and not it.run.oom:
+            truth = getattr(it.run, key)
+            if truth and not it.run.oom:
                 gpu = it.run.problem.cluster.gpu.name
-                points.setdefault(gpu, []).append((measured / scale, getattr(it, key) / scale))
+                points.setdefault(gpu, []).append((truth / scale, getattr(it, key) / scale))
         if points:
             errors = (
                 f"{part[key]['n']} runs, median error {share(part[key]['median_ape'])}, mean {share(part[key]['mape'])}"
@@ -157,28 +196,34 @@ def plot(name: str, found: Sequence[Prediction]) -> str | None:
 
 def made() -> dict[Path, str]:
     """Each file as the shipped runs make it now."""
-    runs, skipped = read_runs(RUNS)
-    found = predict(runs)
+    score, found = measured.score(None, "ok")
     trusted = [it for it in found if it.run.trust in TRUST["ok"]]
-    score: dict[str, Any] = validate(found, skipped)
     groups = grouped(trusted, lambda it: framework_of(it.run))
     plots = {PLOTS / f"{name}.svg": text for name, group in groups.items() if (text := plot(name, group))}
-    unsaid = sum(it.trust == "ok" for it in skipped)
+    unsaid = sum(it["trust"] == "ok" for it in score["skipped"])
     text = [
         INTRODUCTION,
         "",
         f"{score['rows']:,} trusted rows; {unsaid} more do not state what a prediction needs.",
         "",
-        *measures(score),
+        *measures(score, validate(left_out(found), [])),
         "",
         "## By framework",
         "",
-        "Each point is a trusted run; the band is 20 % either way.",
+        *by_framework(trusted, score, sure=True),
+        "",
+        "In interval: the share of the runs that lie in the central 80 % which the runs of other sources give.",
+        "",
+        "Each point is a trusted run as the fitted rates predict it; the band is 20 % either way.",
         "",
         *(f"![{path.stem}: measured against predicted]({path.relative_to(HERE)})\n" for path in plots),
         "## By GPU",
         "",
         *by_gpu(trusted),
+        "",
+        "## By source",
+        "",
+        *by_source(trusted),
         "",
         "## Out of memory",
         "",
@@ -200,7 +245,10 @@ def made() -> dict[Path, str]:
     readme = README.read_text()
     before, rest = readme.split(BEGIN)
     after = rest.split(END)[1]
-    return plots | {PAGE: "\n".join(text), README: "\n".join([before + BEGIN, *short(trusted), END]) + after}
+    return plots | {
+        PAGE: "\n".join(text),
+        README: "\n".join([before + BEGIN, *by_framework(trusted, score, sure=False), END]) + after,
+    }
 
 
 def ranking(part: Mapping[str, Any]) -> list[str]:
