@@ -23,7 +23,7 @@ from search.engine import SearchResult
 from search.plan import Plan
 from search.rules_memory import kept_free
 
-BAR = 8
+BAR = 6
 WIDTH = 120
 FORMATS: dict[str, Callable[[float], str]] = {
     "B": format_bytes,
@@ -35,6 +35,8 @@ FORMATS: dict[str, Callable[[float], str]] = {
 COMPUTE = ("gemm", "attention", "elementwise", "kernel_gaps", "recompute")
 DEGREES = ("tp", "pp", "dp", "cp", "ep", "etp")
 """Layouts that agree in these are alike: the table shows the best of them."""
+ONE_F_ONE_B, INTERLEAVED = SCHEDULES.index("1f1b"), SCHEDULES.index("interleaved")
+"""The schedules that vpp tells; only others have a column."""
 QUIET = {"vpp": 1, "cp": 1, "ep": 1, "etp": 1}
 """Columns that are left out when every row has this value."""
 
@@ -65,15 +67,15 @@ def report(result: SearchResult, top: int, blocks: str, notes: Iterable[str] = (
     rows = first[:top]
     layouts, cost = result.frontier.take(rows), result.estimate.take(rows)
     more = {"#": [f"{row + 1}" for row in rows], "alike": [f"+{number}" if number else "" for number in alike[:top]]}
-    lines = [title(result.problem), f"{measure(result.problem)}; {_limit(result.problem)}"]
-    lines += notes
+    lines = [title(result.problem), measure(result.problem), _limit(result.problem), *notes]
     lines += ["best layout for each set of degrees; alike: others on the frontier with the same degrees", ""]
     lines.append(frontier_table(result.problem, layouts, cost, blocks, more))
     if len(first) > top:
         lines.append(
             f"... {len(first) - top:,} more sets of degrees (--top); the file has all {len(result.frontier):,}"
         )
-    return "\n".join([*lines, *_sure(result), "", account(result)])
+    sure = [line for text in _sure(result) for line in wrap(text, WIDTH)]
+    return "\n".join([*lines, *sure, "", account(result)])
 
 
 def _limit(problem: Problem) -> str:
@@ -143,7 +145,8 @@ def _layout_columns(problem: Problem, layouts: Layouts) -> Iterator[tuple[str, l
     if np.any(layouts.sequence_parallel != (layouts.tp > 1)):
         yield "sp", _integers(layouts.sequence_parallel)
     yield "recompute", [problem.profile.recompute[code].name for code in layouts.recompute]
-    yield "schedule", [SCHEDULES[code] for code in layouts.schedule]
+    if np.any(layouts.schedule != np.where(layouts.vpp > 1, INTERLEAVED, ONE_F_ONE_B)):
+        yield "schedule", [SCHEDULES[code] for code in layouts.schedule]
 
 
 def _result_columns(problem: Problem, estimate: Estimate, blocks: str) -> Iterator[tuple[str, list[str]]]:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from costmodel.estimate import estimate
-from costmodel.layouts import Layouts
+from costmodel.layouts import SCHEDULES, Layouts
 from costmodel.model import load_model
 from costmodel.problem import Problem, Workload
 from costmodel.profile import load_profile
@@ -60,9 +60,16 @@ def test_the_memory_bar_is_full_at_the_usable_memory_and_never_longer(draw: Draw
 def test_columns_line_up(draw: Draw) -> None:
     rows = {"tp": [1, 8], "dp": [8, 1], "dp_shard": [8, 1], "recompute": [0, 2]}
     ones = {axis: np.ones(2) for axis in ("pp", "vpp", "cp", "ep", "etp", "micro_batch")}
-    zeros = {axis: np.zeros(2) for axis in ("zero_stage", "sequence_parallel", "schedule")}
-    head, *lines = draw(Layouts.from_columns(rows | ones | zeros))
-    assert [line.index("1f1b") for line in lines] == [head.index("schedule")] * 2
+    zeros = {axis: np.zeros(2) for axis in ("zero_stage", "sequence_parallel")}
+    named = {"schedule": np.array([SCHEDULES.index("1f1b"), SCHEDULES.index("zero-bubble")])}
+    head, *lines = draw(Layouts.from_columns(rows | ones | zeros | named))
+    places = [line.index(name) for line, name in zip(lines, ("1f1b", "zero-bubble"), strict=True)]
+    assert places == [head.index("schedule")] * 2
+
+
+def test_a_schedule_that_vpp_tells_has_no_column(draw: Draw) -> None:
+    assert "schedule" not in draw(Layouts.of(tp=8))[0]
+    assert "schedule" in draw(Layouts.of(tp=8, schedule=SCHEDULES.index("zero-bubble")))[0]
 
 
 def test_shares_of_the_step_add_up(draw: Draw) -> None:
