@@ -196,9 +196,19 @@ class Work:
         if block is None or self.stages is None:
             return tally
         scorer = Scorer(self.problem, self.stages, block)
-        for product in block.products():
+        rows = np.arange(len(block))
+        if self.bounds:
+            rows = rows[self._matters(tally, scorer.least())]
+            tally.bounded += block.size(np.arange(len(block))) - block.size(rows)
+        for product in block.products(rows):
             self._score_product(tally, block, product, scorer.costs(product), stop)
         return tally
+
+    def _matters(self, tally: Tally, least: Costs) -> Column:
+        """Whether a layout that costs no less than these may fit, and be on the frontier."""
+        seconds, headroom = least.step_time(self.problem).ravel(), least.headroom(self.problem).ravel()
+        fits = self.memory.mask({"memory_headroom": headroom})
+        return np.asarray(fits & tally.sieve.may_enter(seconds, headroom))
 
     def _score_product(self, tally: Tally, block: Block, product: Product, costs: Costs, stop: threading.Event) -> None:
         """Score a product by tiles; with bounds those rows first that may be fastest, and none that cannot matter."""

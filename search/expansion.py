@@ -73,17 +73,26 @@ class Block:
     sharded: Column
     shards: Table
 
-    def products(self) -> Iterator[Product]:
-        """All rows; those that have as many pipelines and as many shards lie in one product, up to a size."""
-        alike = self.pipelined * (int(self.sharded.max()) + 1) + self.sharded
+    def products(self, wanted: Column) -> Iterator[Product]:
+        """The rows at these places; those that have as many pipelines and as many shards lie in one product, up to a
+        size."""
+        alike = (self.pipelined * (int(self.sharded.max()) + 1) + self.sharded)[wanted]
         for kind in np.unique(alike):
-            rows = np.flatnonzero(alike == kind)
+            rows = wanted[alike == kind]
             v, z = int(self.pipelined[rows[0]]), int(self.sharded[rows[0]])
             size = max(1, CHUNK // max(v, z))
             for part in np.array_split(rows, -(-len(rows) // size)):
                 chosen = self.first[part] + np.arange(v)[:, None]
                 pipelines = {name: column[chosen] for name, column in self.pipelines.items()}
                 yield Product(part, pipelines, self.first_shard[part] + np.arange(z)[:, None])
+
+    def size(self, rows: Column) -> int:
+        """Layouts of the rows at these places."""
+        return int((self.pipelined * self.sharded)[rows].sum())
+
+    def __len__(self) -> int:
+        """Rows."""
+        return len(self.first)
 
     def layouts(self, product: Product, shard: Column, pipeline: Column, row: Column) -> Layouts:
         """The layouts at these places of a product."""

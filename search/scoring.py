@@ -94,6 +94,15 @@ class Scorer:
         self.shift = start[group] - self.block.first_shard
         """from a row's shards in the block to those of its group"""
 
+    def least(self) -> Costs:
+        """A bound for each row of the block, in shapes (1, N): the passes and the states alone."""
+        every = np.repeat(self.block.first_shard + self.shift, self.block.sharded)
+        start = np.cumsum(self.block.sharded) - self.block.sharded
+        shards = every + np.arange(len(every)) - np.repeat(start, self.block.sharded)
+        held = [np.minimum.reduceat(part.take(shards), start)[None] for part in self.held]
+        own, nothing = reduce(add, self.passes.terms)[None], np.zeros((1, len(start)))
+        return Costs(own=own, shared=nothing, held=held, at_work=[nothing] * len(held))
+
     def costs(self, product: Product) -> Costs:
         """The costs of a product of the block."""
         layouts, passes = self.layouts.take(product.rows), gather(self.passes, product.rows)

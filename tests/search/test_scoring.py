@@ -29,7 +29,7 @@ def check(case: Problem, block: Block) -> int:
     """Every layout's step time and headroom equal those of the plain path, bit for bit; how many there are."""
     scorer = Scorer(case, case.split(np.unique(block.rows["pp"]).tolist()), block)
     seen = 0
-    for product in block.products():
+    for product in block.products(np.arange(len(block))):
         costs = scorer.costs(product)
         seconds, headroom = costs.step_time(case), costs.headroom(case)
         plain = estimate(case, block.layouts(product, *(place.ravel() for place in np.indices(seconds.shape))))
