@@ -126,13 +126,16 @@ def gemm_seconds(problem: Problem, gemm: Gemm, *, wgrad: bool = False) -> Column
     """
     gpu, rates = problem.cluster.gpu, problem.profile.time
     low = problem.workload.precision in LOW_PRECISIONS
-    table = gpu.gemm.get(problem.profile.fp8_recipe if low else "bf16", gpu.gemm["bf16"])
+    recipe = problem.profile.fp8_recipe if "mxfp8" not in gpu.peak else "fp8_block"
+    table = gpu.gemm.get(recipe if low else "bf16", gpu.gemm["bf16"])
     peak = gpu.peak[problem.workload.precision]
     share = rates.gemm_fp4 if problem.workload.precision == "nvfp4" else rates.gemm_fp8 if low else rates.gemm
+    if low and problem.workload.fp8_scaling == "row":
+        share = share * rates.fp8_rowwise
     if gemm.grouped:
         share = share * (rates.grouped_wgrad if wgrad else rates.grouped_gemm)
     flops = 2.0 * gemm.m * gemm.n * gemm.k * gemm.groups
-    compute = flops / (peak * np.minimum(share * gemm_efficiency(table, gemm.m, gemm.n), 1.0))
+    compute = flops / (peak * _pace(problem) * np.minimum(share * gemm_efficiency(table, gemm.m, gemm.n), 1.0))
     operand = 1.0 if low else 2.0
     accumulator = 8.0 if wgrad else operand
     moved = operand * gemm.m * (gemm.k + gemm.n) + accumulator * gemm.k * gemm.n
@@ -203,7 +206,7 @@ def _attention_core(problem: Problem, shape: Shape) -> Column:
     model, keys = problem.model, attended(problem.model, float(problem.workload.seq_len))
     per_token = keys * (model.heads / shape.tp) * (model.qk_head_dim + model.value_head_dim)
     tiles = (model.heads / shape.tp) * shape.tokens / TILE
-    at_rate = shape.tokens * per_token / problem.cluster.gpu.peak["bf16"]
+    at_rate = shape.tokens * per_token / (problem.cluster.gpu.peak["bf16"] * _pace(problem))
     return at_rate * (1.0 + problem.profile.time.attention_tiles / tiles)
 
 
@@ -224,24 +227,45 @@ def _scores(problem: Problem, shape: Shape) -> Column:
 def _bandwidth(problem: Problem) -> float:
     """B/s that bandwidth-bound operators reach, at most the HBM's."""
     gpu = problem.cluster.gpu
-    return gpu.memory_bandwidth * min(gpu.memory_efficiency * problem.profile.time.memory_bandwidth, 1.0)
+    share = min(gpu.memory_efficiency * problem.profile.time.memory_bandwidth, 1.0)
+    return gpu.memory_bandwidth * share * _pace(problem)
+
+
+def _pace(problem: Problem) -> float:
+    """Speed of compute under the problem's software over that under the newest: older software is never faster."""
+    return 1.0 / (1.0 + problem.profile.time.behind * problem.lag)
 
 
 def _elementwise(problem: Problem, shape: Shape, *, moe: bool) -> Column:
     """Forward bytes of a layer's bandwidth-bound operators: norms, residuals, RoPE, activation, permutation."""
     model = problem.model
     norms = (2 * 4 + 2 * 6) * model.hidden / shape.norm_split
-    rope = 4.0 * (model.heads + model.kv_heads) * model.qk_head_dim / shape.tp
     cast = CAST_BYTES * (problem.workload.precision in LOW_PRECISIONS)
     inputs = cast * (2.0 * model.hidden + model.heads * model.value_head_dim / shape.tp)
+    around = norms + _rope(problem, shape) + inputs
     activation = SWIGLU_WORK + cast
     if not moe:
-        return shape.tokens * (norms + rope + inputs + activation * model.ffn_hidden / shape.tp)
-    k = model.experts_per_token
-    routed = activation * k * model.expert_ffn_hidden * problem.workload.expert_load
-    permute = 2.0 * (2.0 * k + 2.0) * model.hidden * 2.0
-    shared = activation * model.shared_ffn_hidden
-    return shape.tokens * (norms + rope + inputs + (routed + permute + shared) / shape.tp)
+        return shape.tokens * (around + activation * model.ffn_hidden / shape.tp)
+    routed = _routed(problem) + activation * model.experts_per_token * model.expert_ffn_hidden
+    experts = problem.workload.expert_load * routed
+    return shape.tokens * (around + (experts + activation * model.shared_ffn_hidden) / shape.tp)
+
+
+def _rope(problem: Problem, shape: Shape) -> Column:
+    """Bytes per token of RoPE: queries and keys are read and written."""
+    return 4.0 * (problem.model.heads + problem.model.kv_heads) * problem.model.qk_head_dim / shape.tp
+
+
+def _routed(problem: Problem) -> float:
+    """Bytes per token that its copies for the experts move: permutation, padding, dispatch buffers and casts.
+
+    MoE in mxfp8 became 1.2 to 1.5 times as fast over releases while bf16 stood still, by time that goes with the bytes
+    of routed tokens and neither with experts nor with FLOPs (Qwen3-30B, DeepSeek-V3; NVIDIA-NeMo/Megatron-Bridge
+    performance summaries): casts that were kernels of their own joined others.
+    """
+    rates, low = problem.profile.time, problem.workload.precision in LOW_PRECISIONS
+    cast = low * rates.routed_cast * (1.0 + rates.routed_behind * problem.lag)
+    return problem.model.experts_per_token * problem.model.hidden * (rates.routed_bytes + cast)
 
 
 KERNELS = {"attention": 8.0, "mlp": 6.0, "moe": 24.0, "ring": 6.0}
@@ -322,17 +346,20 @@ def _recompute(problem: Problem, layouts: Layouts, work: Work, feed: Column, sha
     shape, model, bandwidth = Shape.of(problem, layouts), problem.model, _bandwidth(problem)
     t = shape.tokens
     width = model.experts_per_token * model.expert_ffn_hidden if moe else model.ffn_hidden
-    activation = SWIGLU_WORK * t * width / shape.tp / bandwidth
+    cast = CAST_BYTES * (problem.workload.precision in LOW_PRECISIONS)
+    activation = (SWIGLU_WORK + cast) * t * width / shape.tp / bandwidth
+    routed = problem.workload.expert_load * _routed(problem) * t / shape.tp / bandwidth
+    latent = _rope(problem, shape) * t / bandwidth
     zero = np.zeros_like(t)
     costs = {
         "layernorm": 8.0 * model.hidden * t / shape.norm_split / bandwidth,
         "activation": zero if moe else activation,
         "moe_act": activation if moe else zero,
         "core_attn": work.attention_forward,
-        "mla_up_proj": linear(problem, mla_up_gemms(problem, shape))[0] if model.attention == "mla" else zero,
+        "mla_up_proj": linear(problem, mla_up_gemms(problem, shape))[0] + latent if model.attention == "mla" else zero,
         "mlp": zero if moe else feed + activation,
         "shared_experts": shared,
-        "moe": feed + activation if moe else zero,
+        "moe": feed + activation + routed if moe else zero,
         "second_matmul": 0.5 * (work.forward - feed) + (zero if moe else feed / 3.0 + activation),
     }
     by_set = np.zeros((len(problem.profile.recompute), len(t)))

@@ -18,7 +18,10 @@ from hardware.units import format_bytes
 PRECISIONS: tuple[str, ...] = ("bf16", "fp16", "fp8", "mxfp8", "nvfp4")
 LOW_PRECISIONS: tuple[str, ...] = ("fp8", "mxfp8", "nvfp4")
 DTYPE_BYTES: dict[str, float] = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0}
+FP8_SCALINGS: tuple[str, ...] = ("tensor", "row")
 FLOPS_CONVENTIONS: tuple[str, ...] = ("causal", "full", "6n")
+MATURITY = 0.2
+"""Years of software in which half of the speed-up up to the newest release is gained."""
 MFU_PEAKS: tuple[str, ...] = ("bf16", "precision")
 
 
@@ -29,6 +32,10 @@ class Workload:
     seq_len in tokens, global_batch in sequences; `expert_load` is the token count of the hottest expert rank over
     the mean (>= 1); `routed_nodes` limits the nodes that a token's experts lie on (0 = no limit);
     `optimizer_offload` is the share of master weights and moments that lie in host memory (their time is not modelled);
+    `software_age` is how many years the framework's release is behind the newest that the rates stand for;
+    `expert_overlap` and `tensor_overlap` say that expert all-to-all is paired with another micro-batch's compute and
+    that tensor parallelism is asynchronous; `plain_dispatch` that tokens go to experts by an all-to-all that knows no
+    nodes; `fp8_scaling` is what has a scale of its own, a tensor or a row;
     `headroom` is memory of a GPU in bytes that a layout must leave free; `memory_margin` is the probability with which
     a layout must fit (0.5: its predicted memory must).
     Raises InputError with the numbers when a value is out of range.
@@ -43,6 +50,11 @@ class Workload:
     expert_load: float = 1.0
     routed_nodes: int = 0
     optimizer_offload: float = 0.0
+    software_age: float = 0.0
+    expert_overlap: bool = False
+    tensor_overlap: bool = False
+    plain_dispatch: bool = False
+    fp8_scaling: str = "tensor"
     memory_margin: float = 0.5
     flops_convention: str = "causal"
     mfu_peak: str = "bf16"
@@ -57,6 +69,7 @@ class Workload:
             ("precision", PRECISIONS),
             ("grad_dtype", ("fp32", "bf16", "fp16")),
             ("moments_dtype", ("fp32", "bf16", "fp8")),
+            ("fp8_scaling", FP8_SCALINGS),
             ("flops_convention", FLOPS_CONVENTIONS),
             ("mfu_peak", MFU_PEAKS),
         ):
@@ -66,6 +79,8 @@ class Workload:
             raise InputError(f"expert_load is hottest rank over mean and at least 1, got {self.expert_load!r}")
         if not 0.0 <= self.optimizer_offload <= 1.0:
             raise InputError(f"optimizer_offload is a share from 0 to 1, got {self.optimizer_offload!r}")
+        if not 0.0 <= self.software_age < float("inf"):
+            raise InputError(f"software_age must be 0 years or more, got {self.software_age!r}")
         if not 0.5 <= self.memory_margin < 1.0:
             raise InputError(f"memory_margin is a probability from 0.5 to below 1, got {self.memory_margin!r}")
         if self.routed_nodes < 0:
@@ -144,6 +159,11 @@ class Problem:
     def split(self, stages: Iterable[int], *, rule: str = "best") -> StageTable:
         """The closed-form split of this model's layers for every number of pipeline stages in use."""
         return split_table(self.model, self.workload.seq_len, stages, rule=rule)
+
+    @property
+    def lag(self) -> float:
+        """How far behind the software is, from 0 (newest) to 1: 1 - 2^(-age / MATURITY), smooth and saturating."""
+        return 1.0 - math.exp2(-self.workload.software_age / MATURITY)
 
     @property
     def peak(self) -> float:

@@ -121,8 +121,9 @@ class Profile:
     provenance: Mapping[str, Provenance] = field(default_factory=dict)
 
     def on(self, gpu: Gpu) -> Profile:
-        """The profile with the rates of this GPU, of its architecture, or its own, in this order of preference."""
-        key = next((name for name in (gpu.name, gpu.architecture) if name in self.by_gpu), "")
+        """The profile with the rates of this GPU, of its architecture, of the fastest fitted architecture that is
+        slower, or its own, in this order of preference."""
+        key = next((name for name in (gpu.name, gpu.architecture) if name in self.by_gpu), "") or self._older(gpu)
         own = replace(self, covers=self.ranges.get(gpu.name), by_gpu={}, ranges={})
         if not key:
             return own
@@ -135,6 +136,13 @@ class Profile:
             fitted_on=(key,) if key == gpu.name else rates.fitted_on,
             provenance={**self.provenance, **rates.provenance},
         )
+
+    def _older(self, gpu: Gpu) -> str:
+        """The fitted architecture whose GPUs are the fastest of those slower than this one, by bf16 peak; empty where
+        none is. A framework's kernels and habits carry over to faster GPUs, and not back to slower ones."""
+        peaks = {key: [load_gpu(name).peak["bf16"] for name in it.fitted_on] for key, it in self.by_gpu.items()}
+        slower = {key: max(found) for key, found in peaks.items() if found and max(found) < gpu.peak["bf16"]}
+        return max(slower, key=lambda key: (slower[key], key), default="")
 
     def recompute_code(self, name: str) -> int:
         """Index of a recompute set; `selective` is the recommended one. Raises InputError with the known names."""
@@ -171,7 +179,30 @@ def load_profile(name: str, *, fitted: bool = True) -> Profile:
     profile = _read(table, base, path.stem)
     table.finish()
     by_gpu = FITTED / path.name
-    return _with_fitted(profile, by_gpu) if fitted and path.parent == DATA and by_gpu.is_file() else profile
+    if not fitted or path.parent != DATA:
+        return profile
+    if by_gpu.is_file():
+        profile = _with_fitted(profile, by_gpu)
+    if base and not profile.by_gpu and not table.has("time"):
+        profile = replace(profile, by_gpu=_times_of(base, profile))
+    return profile
+
+
+def _times_of(base: Profile, profile: Profile) -> ByGpu:
+    """By GPU, the rates of time of another framework, where the profile says nothing of time, over its own memory."""
+    times = {
+        key: {name: it for name, it in rates.provenance.items() if name.startswith("time.")}
+        for key, rates in base.by_gpu.items()
+    }
+    return {
+        key: GpuRates(
+            time=rates.time,
+            memory=profile.memory,
+            fitted_on=rates.fitted_on,
+            provenance=_inherited(times[key], f"profile {base.name}"),
+        )
+        for key, rates in base.by_gpu.items()
+    }
 
 
 def pooled_interval() -> Interval:

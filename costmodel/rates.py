@@ -22,6 +22,12 @@ class TimeRates:
     grouped_wgrad: float = quantity(
         "the same for the weight gradient, which accumulates into fp32", "1", (0.01, 2.0), light=1.0
     )
+    fp8_rowwise: float = quantity(
+        "rate of fp8 GEMMs with a scale per row over those with one per tensor, casts included",
+        "1",
+        (0.01, 1.0),
+        light=1.0,
+    )
     attention_forward: float = quantity(
         "share of the bf16 peak on causal FLOPs, fused attention, forward", "1", (0.01, 1.0), light=1.0
     )
@@ -54,7 +60,19 @@ class TimeRates:
         (0.0, 1e-2),
         light=0.0,
     )
+    routed_bytes: float = quantity(
+        "HBM bytes per routed token and hidden element that permutation, padding and dispatch buffers move in a pass",
+        "B",
+        (0.0, 400.0),
+        light=0.0,
+    )
+    routed_cast: float = quantity(
+        "the same for casts to fewer bits, beyond the kernel that made the element", "B", (0.0, 400.0), light=0.0
+    )
+    behind: float = quantity("compute time added by software far behind the newest release", "1", (0.0, 2.0), light=0.0)
+    routed_behind: float = quantity("routed_cast added by such software, over today's", "1", (0.0, 20.0), light=0.0)
     tp_overlap: float = quantity("share of tensor-parallel traffic hidden behind GEMMs", "1", (0.0, 1.0))
+    tp_overlap_async: float = quantity("the same where asynchronous tensor parallelism is on", "1", (0.0, 1.0))
     cp_overlap: float = quantity(
         "share of the layer's attention time that context-parallel traffic may hide behind", "1", (0.0, 1.0)
     )
@@ -62,7 +80,7 @@ class TimeRates:
         "share of the expert layer's compute that expert all-to-all may hide behind", "1", (0.0, 1.0)
     )
     ep_overlap_dualpipe: float = quantity(
-        "the same under DualPipe, which pairs each chunk with another's traffic", "1", (0.0, 1.0)
+        "the same where each chunk is paired with another's traffic: DualPipe, 1F1B overlap", "1", (0.0, 1.0)
     )
     dp_overlap: float = quantity(
         "share of the compute beside it that data-parallel traffic may hide behind", "1", (0.0, 1.0)

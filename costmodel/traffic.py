@@ -74,9 +74,15 @@ def tensor_parallel(problem: Problem, layouts: Layouts, shape: Shape, *, moe: bo
         routed = ACTIVATION * shape.dispatched * model.experts_per_token * model.hidden * shape.etp
         again = run("all_gather", routed, shape.etp) + run("reduce_scatter", routed, shape.etp)
         forward, backward = forward + again, backward + again
-    keep = 1.0 - problem.profile.time.tp_overlap
+    keep = 1.0 - _tp_overlap(problem)
     steps = blocks * leaves_node(cluster, shape.tp) * (shape.tp - 1.0) * problem.profile.time.ring_step
     return keep * forward + 2.0 * steps, keep * backward + (2.0 + sequence) * steps
+
+
+def _tp_overlap(problem: Problem) -> float:
+    """Share of tensor-parallel traffic that is hidden."""
+    rates = problem.profile.time
+    return rates.tp_overlap_async if problem.workload.tensor_overlap else rates.tp_overlap
 
 
 def context_parallel(problem: Problem, shape: Shape) -> Column:
@@ -98,7 +104,7 @@ def expert_dispatch(problem: Problem, shape: Shape, bytes_per_element: float) ->
     k = float(model.experts_per_token)
     element = bytes_per_element * shape.dispatched * model.hidden * problem.workload.expert_load
     plain = collective(cluster, "all_to_all", element * k, shape.ep, shape.etp, network=rates.network)
-    if not rates.node_dedup:
+    if problem.workload.plain_dispatch or not rates.node_dedup:
         return plain
     inside = members(cluster.levels[0], shape.ep, shape.etp)
     nodes = np.ceil(shape.ep / inside)
@@ -125,13 +131,14 @@ def layer_traffic(problem: Problem, layouts: Layouts, work: Work, *, moe: bool) 
     tp_forward, tp_backward, ring, dispatch = layouts.once(WORK_AXES, lambda few: _layer_sends(problem, few, moe=moe))
     cp_forward = exposed(ring, work.attention_forward, rates.cp_overlap, rates.contention)
     cp_backward = exposed(2.0 * ring, work.attention_backward, rates.cp_overlap, rates.contention)
-    overlap = rates.ep_overlap + is_dual(layouts) * (rates.ep_overlap_dualpipe - rates.ep_overlap)
+    paired = np.maximum(is_dual(layouts), problem.workload.expert_overlap)
+    overlap = rates.ep_overlap + paired * (rates.ep_overlap_dualpipe - rates.ep_overlap)
     ep_forward = exposed(dispatch, work.forward_total, overlap, rates.contention)
     ep_backward = exposed(dispatch, work.backward_total, overlap, rates.contention)
     again = whole_layer_again(problem, layouts)
     return LayerTraffic(
         tp_forward, tp_backward + again * tp_forward, cp_forward, cp_backward + again * cp_forward,
-        ep_forward, ep_backward + again * ep_forward,
+        ep_forward, ep_backward + _experts_again(problem, layouts) * ep_forward,
     )  # fmt: skip
 
 
@@ -146,9 +153,15 @@ def _layer_sends(problem: Problem, layouts: Layouts, *, moe: bool) -> tuple[Colu
     return forward, backward, ring, there + expert_dispatch(problem, shape, rates.combine_bytes)
 
 
+def _experts_again(problem: Problem, layouts: Layouts) -> Column:
+    """1 where the row's recompute set runs experts again, dispatch and combine included."""
+    sets = [choice.full or "moe" in choice.modules for choice in problem.profile.recompute]
+    return np.array(sets, dtype=np.float64)[layouts.recompute]
+
+
 def head_traffic(problem: Problem, layouts: Layouts) -> LayerTraffic:
     """Exposed TP collectives at the head: its input is gathered, and the gradient of it scattered (or all-reduced)."""
-    shape, keep = Shape.of(problem, layouts), 1.0 - problem.profile.time.tp_overlap
+    shape, keep = Shape.of(problem, layouts), 1.0 - _tp_overlap(problem)
     zero = np.zeros_like(shape.tokens)
     sequence = layouts.sequence_parallel.astype(np.float64)
     volume = ACTIVATION * shape.tokens * problem.model.hidden

@@ -10,7 +10,8 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.calibration.predict import FIRST_STAGE, batches, of_kind, stages_of, with_rates
+from costmodel.calibration.knobs import MEMORY_KNOBS, OF_GPU, TIME_KNOBS, Knob
+from costmodel.calibration.predict import FIRST_STAGE, batches, of_kind, predict, stages_of, with_rates
 from costmodel.calibration.runs import Run, grouped
 from costmodel.calibration.verdicts import SHARPNESS, Verdicts, judged
 from costmodel.estimate import step_time
@@ -20,6 +21,7 @@ from costmodel.problem import Problem
 from costmodel.profile import Profile
 from costmodel.rates import MemoryRates, TimeRates
 from costmodel.reserved import reserved
+from costmodel.split import StageTable
 from hardware.errors import InputError
 
 try:
@@ -40,73 +42,20 @@ LEAST_RUNS = 5
 """Fewer runs than this fit nothing: a profile's own rates stay."""
 WORTH = 0.9
 """A fit is kept if it lowers the mean error to less than this share of it."""
+MOST = 16
+"""A fit moves no more rates than this: those that move the runs most."""
+PRECISE = 1e-3
+"""A fit ends when a step lowers its sum by less than this share."""
 VISIBLE = 2e-3
 """A rate whose expected spread moves no run by this much (in ln) is not fitted."""
 NOTHING = 1e-9
 """A fitted rate below this is 0: its bound, which a fit comes near to and never reaches."""
-CLOSER = 0.5
+CLOSER = 0.7
 """How much closer a GPU's rates stay to its architecture's than these to the profile's own."""
 ENOUGH = 1e-3
 """Share of its objective by which a step must lower it when a fit starts from another, else it ends."""
 FULL, AGAIN = 20, 12
 """Steps at most of a fit, and of one that starts from a fit to nearly the same runs."""
-
-
-@dataclass(frozen=True, slots=True)
-class Knob:
-    """A rate that may be fitted: bounds that physics gives, and how far it is expected to move (in ln, or absolute)."""
-
-    low: float
-    high: float
-    spread: float
-    logarithmic: bool = True
-
-    def to_scale(self, value: float) -> float:
-        """The value on the scale that is fitted."""
-        return float(np.log(max(value, self.low))) if self.logarithmic else value
-
-    def from_scale(self, value: float) -> float:
-        """Back from the fitted scale."""
-        return float(np.exp(value)) if self.logarithmic else float(value)
-
-
-TIME_KNOBS: Mapping[str, Knob] = {
-    "gemm": Knob(0.3, 1.1, 0.15),
-    "gemm_fp8": Knob(0.3, 1.5, 0.2),
-    "gemm_fp4": Knob(0.3, 1.5, 0.2),
-    "grouped_gemm": Knob(0.2, 1.2, 0.3),
-    "grouped_wgrad": Knob(0.1, 1.2, 0.3),
-    "attention_forward": Knob(0.05, 0.75, 0.3),
-    "attention_backward": Knob(0.05, 0.75, 0.3),
-    "memory_bandwidth": Knob(0.2, 1.15, 0.25),
-    "kernel": Knob(0.5e-6, 3e-5, 0.6),
-    "layer_floor": Knob(1e-5, 1e-2, 0.8),
-    "tp_floor": Knob(1e-7, 5e-3, 1.0),
-    "tp_floor_network": Knob(1e-7, 5e-3, 1.0),
-    "ring_step": Knob(1e-7, 1e-3, 1.0),
-    "tp_overlap": Knob(0.0, 0.9, 0.25, False),
-    "ep_overlap": Knob(0.0, 0.95, 0.25, False),
-    "dp_overlap": Knob(0.0, 1.0, 0.25, False),
-    "pp_overlap": Knob(0.0, 1.0, 0.25, False),
-    "send": Knob(1e-6, 2e-2, 1.0),
-    "shard_layer": Knob(1e-5, 2e-2, 1.0),
-    "optimizer": Knob(0.05, 1.0, 0.5),
-    "network": Knob(0.2, 1.05, 0.3),
-    "straggler": Knob(0.0, 0.03, 0.004, False),
-    "step_fixed": Knob(1e-3, 2.0, 1.0),
-}
-MEMORY_KNOBS: Mapping[str, Knob] = {
-    "logit_bytes": Knob(1.0, 16.0, 0.4),
-    "mlp_saved": Knob(4.0, 8.0, 0.15),
-    "gathered_input": Knob(0.0, 4.0, 1.0, False),
-    "reserved_ratio": Knob(1.0, 1.4, 0.06),
-    "waiting_tensors": Knob(0.0, 120.0, 15.0, False),
-    "overhead": Knob(0.5 * 2.0**30, 16.0 * 2.0**30, 0.7),
-}
-
-
-KNOWN_LIMITS = {name: (knob.low, knob.high) for name, knob in {**TIME_KNOBS, **MEMORY_KNOBS}.items()}
-"""Least and most that a fitted rate may be."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,24 +80,21 @@ class Predictor:
 
     def __init__(self, runs: Sequence[Run], kind: type[TimeRates] | type[MemoryRates]) -> None:
         self.runs, self.kind = tuple(runs), kind
-        self.batches = batches(self.runs)
+        self.batches = [(batch, stages_of(batch.problem, batch.layouts)) for batch in batches(self.runs)]
         value = [run.step_time if kind is TimeRates else run.memory for run in self.runs]
         self.measured: Vector = np.log(np.array(value, dtype=np.float64))
 
     def __call__(self, rates: TimeRates | MemoryRates) -> Vector:
         found = np.empty(len(self.runs))
-        for batch in self.batches:
+        for batch, stages in self.batches:
             problem = with_rates(batch.problem, rates)
-            score = self._seconds if self.kind is TimeRates else self._bytes
-            found[batch.rows] = score(problem, batch.layouts, batch.rows)
+            if self.kind is TimeRates:
+                found[batch.rows] = step_time(problem, batch.layouts, stages).total
+            else:
+                found[batch.rows] = self._bytes(problem, batch.layouts, stages, batch.rows)
         return np.log(found) - self.measured
 
-    def _seconds(self, problem: Problem, layouts: Layouts, rows: NDArray[np.int64]) -> Vector:
-        total: Vector = step_time(problem, layouts, stages_of(problem, layouts)).total
-        return total
-
-    def _bytes(self, problem: Problem, layouts: Layouts, rows: NDArray[np.int64]) -> Vector:
-        stages = stages_of(problem, layouts)
+    def _bytes(self, problem: Problem, layouts: Layouts, stages: StageTable, rows: NDArray[np.int64]) -> Vector:
         seen = memory(problem, layouts, stages.first() if problem.profile.shipped in FIRST_STAGE else stages)
         held = reserved(problem, layouts, seen)
         return np.array([of_kind(seen, held, self.runs[row].memory_kind)[i] for i, row in enumerate(rows.tolist())])
@@ -169,8 +115,12 @@ def fit(
     `verdicts` are runs that ran or went out of memory: memory that must fit is pushed to the right side of the limit.
     """
     predictor = Predictor(runs, type(start))
-    names = [name for name in visible(predictor, start) if only is None or name in only]
-    if not verdicts or isinstance(start, TimeRates):
+    shown = {name: effect for name, effect in visible(predictor, start).items() if only is None or name in only}
+    most = sorted(shown, key=lambda name: -float(np.square(shown[name]).mean()))[:MOST]
+    names = [name for name in shown if name in most]
+    if isinstance(start, TimeRates):
+        return _Objective(predictor, start, names, tight).solve_by_slopes(start)
+    if not verdicts:
         return _Objective(predictor, start, names, tight).solve(start, FULL)
     limits = Verdicts(verdicts)
     names += [name for name in visible(limits, start) if name not in names]
@@ -234,6 +184,17 @@ class _Objective:
         """How far verdicts lie on the wrong side, mean of |ln(need / usable)|; 0 without any."""
         return 0.0 if self.limits is None else float(np.mean(np.abs(self.limits(rates))))  # type: ignore[arg-type]
 
+    def solve_by_slopes(self, start: TimeRates | MemoryRates) -> Fit:
+        """As `solve`, with derivatives that are taken twice and not at every step, each of which costs a prediction of
+        all runs for every knob."""
+        found = self.solve(start, 1)
+        if not self.names:
+            return found
+        for evaluations in (AGAIN, 1, AGAIN):
+            slopes = np.array([found.slopes[run.id] for run in self.predictor.runs])
+            found = self.solve(found.rates, evaluations, None if evaluations == 1 else slopes)
+        return found
+
     def solve(self, at: TimeRates | MemoryRates, evaluations: int, slopes: Vector | None = None) -> Fit:
         """The best rates from `at` on; `slopes` of the runs stand for the derivatives where they are given."""
         before, ids = self.predictor(self.start), [run.id for run in self.predictor.runs]
@@ -244,7 +205,14 @@ class _Objective:
         known = None if slopes is None else np.concatenate([slopes, np.diag(1.0 / self.spread)])
         how = {"jac": "2-point"} if known is None else {"jac": lambda _: known, "ftol": ENOUGH}
         best = least_squares(
-            self, inside, bounds=(low, high), diff_step=1e-3, x_scale=self.spread, max_nfev=evaluations, **how
+            self,
+            inside,
+            bounds=(low, high),
+            diff_step=1e-3,
+            x_scale=self.spread,
+            max_nfev=evaluations,
+            ftol=PRECISE,
+            **how,
         )
         rates = self.rates(best.x)
         rows = dict(zip(ids, best.jac, strict=False))
@@ -331,7 +299,7 @@ def _calibration(
             return known
         if known is not None:
             return _worth(refit(rows, start, known, tight=tight, verdicts=limits))
-        return _worth(fit(rows, start, tight=tight, verdicts=limits))
+        return _worth(fit(rows, start, tight=tight, only=OF_GPU if tight < 1.0 else None, verdicts=limits))
 
     by_time, by_size = part(timed, time, last.time if last else None), part(sized, room, last.memory if last else None)
     if by_time is None and by_size is None:
@@ -348,8 +316,8 @@ def _calibration(
 
 
 def usable(runs: Sequence[Run]) -> list[Run]:
-    """The runs that rates may be fitted to."""
-    return [run for run in runs if not run.oom and run.trust != "low"]
+    """The runs that rates may be fitted to, with what they do not state as a prediction takes it."""
+    return [it.run for it in predict([run for run in runs if not run.oom and run.trust != "low"])]
 
 
 def timed_and_sized(runs: Sequence[Run]) -> tuple[list[Run], list[Run]]:

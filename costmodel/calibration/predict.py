@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -86,13 +87,15 @@ def batches(runs: Sequence[Run]) -> list[Batch]:
 
 
 def predict(runs: Sequence[Run], progress: Progress | None = None) -> list[Prediction]:
-    """One prediction a run, in order. A run that does not state recomputation is taken to use the profile's default
-    where that fits, else its recommended set. `progress` is called with the runs that are done and all of them."""
-    stated = [_with_default(run, selective=False) for run in runs]
-    found = _predict(stated, progress)
-    again = [i for i, it in enumerate(found) if not runs[i].recompute_stated and it.oom and not runs[i].oom]
-    for index, it in zip(again, _predict([_with_default(runs[i], selective=True) for i in again]), strict=True):
-        found[index] = it
+    """One prediction a run, in order. A run that does not state recomputation or expert parallelism is taken to use
+    the profile's default set and EP 1 where that fits, else experts over all ranks of a stage, else the recommended set
+    too. `progress` is called with the runs that are done and all of them."""
+    choices = [_choices(run) for run in runs]
+    found = _predict([tried[0] for tried in choices], progress)
+    for step in range(1, max(map(len, choices), default=0)):
+        again = [i for i, it in enumerate(found) if len(choices[i]) > step and it.oom and not runs[i].oom]
+        for index, it in zip(again, _predict([choices[i][step] for i in again]), strict=True):
+            found[index] = it
     return found
 
 
@@ -148,13 +151,23 @@ def _dominant(cost: Estimate) -> list[str]:
     return [names[place] for place in table.argmax(axis=0).tolist()]
 
 
-def _with_default(run: Run, *, selective: bool) -> Run:
-    """A run that does not state recomputation, with the profile's default or recommended set."""
-    if run.recompute_stated:
-        return run
-    profile = run.problem.profile
-    code = profile.recompute_code(profile.selective if selective else profile.default_recompute)
-    return replace(run, layout=replace(run.layout, recompute=np.array([code], dtype=np.int64)))
+def _choices(run: Run) -> list[Run]:
+    """What a run may have used that does not state all of it, in the order in which it is tried."""
+    profile, found = run.problem.profile, [run]
+    if not run.recompute_stated:
+        found = [_with(run, recompute=profile.recompute_code(profile.default_recompute))]
+    if not run.ep_stated:
+        ranks = run.problem.workload.gpus // int(run.layout.pp[0])
+        found.append(_with(found[0], ep=math.gcd(ranks, run.problem.model.experts)))
+    if not run.recompute_stated:
+        found.append(_with(found[-1], recompute=profile.recompute_code(profile.selective)))
+    return found
+
+
+def _with(run: Run, **axis: int) -> Run:
+    """The run with other values of some axes."""
+    columns = {name: np.array([value], dtype=np.int64) for name, value in axis.items()}
+    return replace(run, layout=replace(run.layout, **columns))
 
 
 def _network(problem: Problem) -> tuple[object, ...]:

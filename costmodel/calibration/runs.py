@@ -13,6 +13,7 @@ from typing import TypeVar
 import pandas as pd
 
 from costmodel.calibration.machine import cluster_of
+from costmodel.calibration.software import software_of
 from costmodel.layouts import SCHEDULES, Layouts
 from costmodel.model import Model, load_model, model_names
 from costmodel.problem import Problem, Workload
@@ -76,6 +77,7 @@ class Run:
     sweep: str
     source: str
     recompute_stated: bool
+    ep_stated: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +142,7 @@ def run_of(row: Mapping[str, str], profile: Profile | None = None) -> Run:
         moments_dtype=profile.moments_dtype,
         routed_nodes=model.routed_nodes,
         optimizer_offload=1.0 if re.search(r"CPU Adam\w* offload", row.get("overlap_flags", "")) else 0.0,
+        **software_of(row),  # type: ignore[arg-type]
     )
     problem = Problem(model=model, cluster=cluster, profile=profile, workload=workload)
     measured = _number(row, "step_time_s")
@@ -160,6 +163,7 @@ def run_of(row: Mapping[str, str], profile: Profile | None = None) -> Run:
         sweep=row.get("sweep", ""),
         source=row.get("source", ""),
         recompute_stated=bool(row.get("recompute")),
+        ep_stated=not model.is_moe or bool(row.get("ep")),
     )
 
 
@@ -240,7 +244,9 @@ def model_of(row: Mapping[str, str]) -> Model:
     if row.get("attention") == "mla":
         values |= _latent_of(row, shipped, heads)
     if shipped is not None:
-        return replace(shipped, **(values | {"mtp_layers": shipped.mtp_layers}))  # type: ignore[arg-type]
+        without = "w/o MTP" in row.get("notes", "")
+        values["mtp_layers"] = 0 if without else shipped.mtp_layers
+        return replace(shipped, **values)  # type: ignore[arg-type]
     return Model(**values)  # type: ignore[arg-type]
 
 

@@ -47,8 +47,8 @@ def test_a_rate_that_no_term_lists_moves_nothing(data, job):
     ("precision", "kind", "used", "unused"),
     [
         ("bf16", "bf16", "gemm", "gemm_fp8"),
-        ("fp8", "fp8", "gemm_fp8", "gemm"),
-        ("nvfp4", "fp8", "gemm_fp4", "gemm_fp8"),
+        ("fp8", "fp8_block", "gemm_fp8", "gemm"),
+        ("nvfp4", "fp8_block", "gemm_fp4", "gemm_fp8"),
     ],
 )
 def test_gemms_rest_on_the_rate_of_their_precision(precision, kind, used, unused):

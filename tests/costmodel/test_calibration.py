@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from costmodel.calibration import runs
-from costmodel.calibration.fit import KNOWN_LIMITS, calibrate, fit, fitted_at, refit, to_toml
+from costmodel.calibration.fit import calibrate, fit, fitted_at, refit, to_toml
 from costmodel.calibration.holdout import blocks, left_out
+from costmodel.calibration.knobs import KNOWN_LIMITS
 from costmodel.calibration.predict import predict
 from costmodel.calibration.runs import profile_name, read_runs, run_of, strangers
 from costmodel.calibration.validate import validate

@@ -122,7 +122,7 @@ def test_a_rate_carries_its_tag_to_the_gpu_that_takes_it(tmp_path):
     other = load_profile("torchtitan").on(load_gpu("H100-SXM")).provenance
     assert other["time.gemm"].tag == "fitted"
     assert other["time.node_dedup"].source.startswith("profile megatron, spec: DeepEP")
-    assert load_profile("torchtitan").on(load_gpu("MI300X")).provenance["time.gemm"].tag == "assumed"
+    assert load_profile("deepseek").on(load_gpu("MI300X")).provenance["time.gemm"].tag == "assumed"
     own = tmp_path / "mine.toml"
     own.write_text('base = "megatron"\n[time]\nkernel = { value = "3 us", source = "a trace", tag = "measured" }\n')
     mine = load_profile(str(own)).on(load_gpu("H100-SXM")).provenance
@@ -147,6 +147,36 @@ def test_an_architectures_rates_say_whose_runs_they_were_fitted_to():
         for key, rates in load_profile(name).by_gpu.items():
             assert rates.fitted_on or key in gpu_names(), (name, key)
             assert all(load_gpu(gpu).architecture == key for gpu in rates.fitted_on)
+
+
+@pytest.mark.parametrize("gpu", ["GB300", "MI300X"])
+def test_a_faster_gpu_than_any_with_runs_inherits_from_these(gpu):
+    """llm-foundry on H100 by A100's rates is off by 20 %, by what the profile assumes 26 %."""
+    whole = load_profile("torchtitan")
+    taken = whole.on(load_gpu(gpu))
+    assert taken.rates_of == "hopper"
+    assert taken.time == whole.by_gpu["hopper"].time
+    assert taken.provenance["time.gemm"].tag == "inherited"
+    assert taken.provenance["time.gemm"].source.startswith("hopper, fitted: ")
+
+
+def test_a_slower_gpu_does_not_inherit_from_a_faster_one():
+    """llm-foundry on A100 by H100's rates is off by 27 %, by what the profile assumes 11 %."""
+    whole = replace(load_profile("torchtitan"), by_gpu={"hopper": load_profile("torchtitan").by_gpu["hopper"]})
+    taken = whole.on(load_gpu("A100-SXM-80G"))
+    assert taken.rates_of == ""
+    assert taken.time == whole.time
+
+
+def test_a_framework_without_runs_takes_the_times_of_the_one_it_starts_from():
+    """DeepSpeed's published runs are of memory: its times are torchtitan's, its memory stays its own."""
+    gpu = load_gpu("H200")
+    own, base = load_profile("deepspeed", fitted=False), load_profile("torchtitan")
+    taken = load_profile("deepspeed").on(gpu)
+    assert taken.time == base.on(gpu).time != own.time
+    assert taken.memory == own.memory
+    assert taken.provenance["time.gemm"].source.startswith("hopper: profile torchtitan, fitted: ")
+    assert load_profile("deepseek").on(gpu).time == load_profile("deepseek", fitted=False).time
 
 
 def test_a_gpus_fit_stands_over_its_architectures():
