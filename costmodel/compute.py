@@ -325,7 +325,7 @@ def wait_for_host(problem: Problem, layouts: Layouts, work: Work, forward: Colum
     """
     rates = problem.profile.time
     tp = layouts.tp.astype(np.float64)
-    each = rates.tp_floor + leaves_node(problem.cluster, tp) * (rates.tp_floor_network - rates.tp_floor)
+    each = rates.tp_floor + leaves_node(problem.links, tp) * (rates.tp_floor_network - rates.tp_floor)
     floor = rates.layer_floor + each * (tp - 1.0)
     missing = np.maximum(floor - work.forward_total - forward, 0.0)
     passes = 2.0 + whole_layer_again(problem, layouts)

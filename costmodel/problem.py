@@ -146,6 +146,11 @@ class Problem:
         return {"gpus": self.workload.gpus, "parameters": params.total(self.model), "seq_len": self.workload.seq_len}
 
     @property
+    def links(self) -> Cluster:
+        """The cluster's link levels as this job's GPUs fill them."""
+        return self.cluster.used_by(self.workload.gpus)
+
+    @property
     def memory_limit(self) -> float:
         """Bytes that a layout may need: usable memory less the headroom demanded, over what memory may exceed its
         prediction by with the probability that `memory_margin` leaves (normal in the logarithm, as wide as the

@@ -57,7 +57,7 @@ def tensor_parallel(problem: Problem, layouts: Layouts, shape: Shape, *, moe: bo
     each step of a ring takes its own time, whatever its bytes: on 16 and 32 GPUs nanotron's layers take 7 and 15 ms
     more than on 8, from a hidden size of 2,048 to one of 8,192. No GEMM hides it.
     """
-    model, cluster, network = problem.model, problem.cluster, problem.profile.time.network
+    model, cluster, network = problem.model, problem.links, problem.profile.time.network
     one = np.ones_like(shape.tokens)
     volume = ACTIVATION * shape.tokens * model.hidden
     blocks = 1.0 + (1.0 * (model.shared_ffn_hidden > 0) if moe else 1.0)
@@ -90,7 +90,7 @@ def context_parallel(problem: Problem, shape: Shape) -> Column:
     model = problem.model
     heads = np.maximum((model.heads if model.attention == "mla" else model.kv_heads) / shape.tp, 1.0)
     hop = ACTIVATION * shape.tokens * heads * (model.qk_head_dim + model.value_head_dim)
-    one_hop = point_to_point(problem.cluster, hop, shape.cp, shape.tp, network=problem.profile.time.network)
+    one_hop = point_to_point(problem.links, hop, shape.cp, shape.tp, network=problem.profile.time.network)
     return (shape.cp - 1.0) * one_hop
 
 
@@ -100,7 +100,7 @@ def expert_dispatch(problem: Problem, shape: Shape, bytes_per_element: float) ->
     A rank sends each of its tokens k times (1/E_p of them to itself). Kernels that know the nodes send a token once to
     each node that holds its experts and fan out over the fast links there; `routed_nodes` limits these nodes.
     """
-    model, cluster, rates = problem.model, problem.cluster, problem.profile.time
+    model, cluster, rates = problem.model, problem.links, problem.profile.time
     k = float(model.experts_per_token)
     element = bytes_per_element * shape.dispatched * model.hidden * problem.workload.expert_load
     plain = collective(cluster, "all_to_all", element * k, shape.ep, shape.etp, network=rates.network)
@@ -167,7 +167,7 @@ def head_traffic(problem: Problem, layouts: Layouts) -> LayerTraffic:
     volume = ACTIVATION * shape.tokens * problem.model.hidden
 
     def run(op: str) -> Column:
-        return collective(problem.cluster, op, volume, shape.tp, zero + 1.0, network=problem.profile.time.network)
+        return collective(problem.links, op, volume, shape.tp, zero + 1.0, network=problem.profile.time.network)
 
     forward = keep * sequence * run("all_gather")
     backward = keep * (sequence * (run("all_gather") + run("reduce_scatter")) + (1.0 - sequence) * run("all_reduce"))
@@ -188,7 +188,7 @@ def pipeline_send(problem: Problem, layouts: Layouts) -> Column:
     stride = shape.tp * shape.cp * layouts.dp.astype(np.float64)
     volume = ACTIVATION * shape.tokens * problem.model.hidden / shape.tp
     pp = layouts.pp.astype(np.float64)
-    return point_to_point(problem.cluster, volume, pp, stride, network=problem.profile.time.network)
+    return point_to_point(problem.links, volume, pp, stride, network=problem.profile.time.network)
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +237,7 @@ def _states_traffic(
     weight = ACTIVATION * parameters
 
     def run(op: str, volume: Column, size: Column, apart: Column) -> Column:
-        return collective(problem.cluster, op, volume, size, apart, network=network)
+        return collective(problem.links, op, volume, size, apart, network=network)
 
     replicas, apart = copies / shard, stride * shard
     plain = run("all_reduce", gradient, copies, stride)

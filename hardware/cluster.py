@@ -1,7 +1,7 @@
 """Cluster: GPUs joined by nested link levels, and what a collective reaches on each level."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from hardware.errors import InputError
@@ -163,6 +163,25 @@ class Cluster:
                 f"gpus_per_node = {self.gpus_per_node}: does not fit levels.{self.levels[0].name}.size = "
                 f"{domain}; one must divide the other"
             )
+
+    def used_by(self, gpus: int) -> "Cluster":
+        """The links as a job of so many GPUs sees them, which fill every innermost domain alike.
+
+        Where they do not divide into whole domains it takes of each as many, in whole nodes and at least half, as do:
+        64 of the 72 of an NVL72 for 1,024. A level that joins them all has no limit, and none lies above it.
+        """
+        domain, node, part = self.fast_domain, self.gpus_per_node, self.fast_domain
+        if domain and gpus > domain:
+            whole = [size for size in range(domain, (domain - 1) // 2, -1) if size % node == 0 and gpus % size == 0]
+            part = whole[0] if whole else domain
+        levels: list[Level] = []
+        for level in self.levels:
+            size = level.size // domain * part if domain else 0
+            last = size == 0 or size >= gpus
+            levels.append(replace(level, size=0 if last else size))
+            if last:
+                break
+        return replace(self, levels=tuple(levels))
 
     @property
     def fast_domain(self) -> int:

@@ -55,16 +55,16 @@ def ffn(problem: Problem) -> Rule:
 
 def tp_domain(problem: Problem, *, lifted: bool) -> Rule:
     cluster, gpus = problem.cluster, problem.workload.gpus
-    domain, node = cluster.levels[0].size or gpus, min(cluster.gpus_per_node, gpus)
+    domain, node = problem.links.fast_domain or gpus, min(cluster.gpus_per_node, gpus)
 
     def inside(group: Column) -> Column:
-        return np.asarray((group <= domain) & ((node % group == 0) | (group % node == 0)))
+        return np.asarray((group <= domain) & ((node % group == 0) | ((group % node == 0) & (domain % group == 0))))
 
     def because(tp: int, etp: int) -> str:
         name, size = ("tp", tp) if not inside(np.asarray(tp)) else ("etp", etp)
         return (
-            f"{name} {size} is neither a part of a node of {node} GPUs nor whole nodes "
-            f"within {domain} GPUs on {cluster.levels[0].name}; --any-domain lets it leave them"
+            f"{name} {size} is neither a part of a node of {node} GPUs nor whole nodes that divide "
+            f"{domain} GPUs on {cluster.levels[0].name}; --any-domain lets it leave them"
         )
 
     def ok(tp: Column, etp: Column) -> Column:

@@ -44,7 +44,7 @@ def test_all_to_all_does_not_pool_nics():
 
 
 def test_the_fast_domain_of_an_nvl72_is_72_gpus():
-    rack, node = load_cluster("gb200-nvl72"), load_cluster("dgx-b200")
+    rack, node = load_cluster("gb200-nvl72").used_by(1024), load_cluster("dgx-b200")
     message = column(512 * 2**20)
     inside = collective(rack, "all_to_all", message, column(64), column(1))[0]
     outside = collective(node, "all_to_all", message, column(64), column(1))[0]
@@ -54,6 +54,31 @@ def test_the_fast_domain_of_an_nvl72_is_72_gpus():
 def test_members_of_a_domain():
     nvlink = load_cluster("dgx-h100").levels[0]
     assert members(nvlink, column(16, 16, 16, 4), column(1, 2, 8, 1)).tolist() == [8, 4, 1, 4]
+
+
+def test_groups_that_do_not_divide_a_rack_lie_across_its_border():
+    """72 GPUs hold four groups of 16 and half of a fifth, whose other half lies in the next rack."""
+    rack = load_cluster("gb200-nvl72")
+    assert members(rack.levels[0], column(8, 16, 36, 64, 72), column(1, 1, 1, 1, 1)).tolist() == [8, 8, 36, 8, 72]
+    message = column(512 * 2**20)
+    whole, torn = (collective(rack, "all_to_all", message, column(size), column(1))[0] for size in (8, 16))
+    assert torn > 3 * whole
+
+
+@pytest.mark.parametrize(
+    ("name", "gpus", "sizes"),
+    [
+        ("gb200-nvl72", 64, [0]),
+        ("gb200-nvl72", 144, [72, 0]),
+        ("gb200-nvl72", 1024, [64, 512, 0]),
+        ("gb200-nvl72", 76, [72, 0]),
+        ("dgx-h100", 8, [0]),
+        ("dgx-h100", 64, [8, 0]),
+    ],
+)
+def test_a_job_fills_every_rack_alike(name, gpus, sizes):
+    """1,024 GPUs take 64 of each rack's 72; a level that joins all of a job has no limit for it."""
+    assert [level.size for level in load_cluster(name).used_by(gpus).levels] == sizes
 
 
 @pytest.mark.parametrize("op", OPERATIONS)

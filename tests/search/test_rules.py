@@ -56,14 +56,14 @@ def own(parts: dict[str, Any]) -> Problem:
             LLAMA,
             (8, 1),
             (16, 1),
-            "tp 16 is neither a part of a node of 8 GPUs nor whole nodes within 8 GPUs on nvlink",
+            "tp 16 is neither a part of a node of 8 GPUs nor whole nodes that divide 8 GPUs on nvlink",
         ),
         (
             "tp_domain",
             V3 | {"machine": "gb200-nvl72"},
             (16, 64),
             (1, 6),
-            "etp 6 is neither a part of a node of 4 GPUs nor whole nodes within 72 GPUs on nvlink",
+            "etp 6 is neither a part of a node of 4 GPUs nor whole nodes that divide 64 GPUs on nvlink",
         ),
         ("pp_layers", LLAMA, (80,), (81,), "80 layers cannot fill 81 stages"),
         ("sequence", LLAMA, (4,), (3,), "a sequence of 8192 tokens does not divide into 2 x cp 3 parts"),
@@ -190,6 +190,12 @@ def test_tensor_parallel_may_leave_the_fast_domain_when_lifted() -> None:
         space = load_space(case, limits={"tp": [16]}, tp_across_domains=lifted)
         found = next(rule for rule in rules(case, space) if rule.name == "tp_domain")
         assert bool(found.mask({"tp": np.array([16]), "etp": np.array([1])})[0]) is lifted
+
+
+@pytest.mark.parametrize(("gpus", "allowed"), [(64, True), (144, False), (1024, True)])
+def test_tp_16_divides_an_nvl72_where_the_job_takes_64_of_its_72_gpus(gpus: int, allowed: bool) -> None:
+    case = problem("llama-3.1-405b", "gb200-nvl72", gpus=gpus)
+    assert (not violations([rule(case, "tp_domain")], {"tp": 16, "etp": 1})) is allowed
 
 
 def test_embedding_and_loss_may_count_as_layers() -> None:
