@@ -95,7 +95,7 @@ def test_progress_counts_runs_on_a_terminal(monkeypatch, capsys):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     monkeypatch.setenv("TERM", "xterm")
     assert main(["validate", SAMPLE]) == 0
-    assert re.search(r"\r\d+ of \d+ runs", capsys.readouterr().err)
+    assert re.search(r"\d+ of \d+ runs, ", capsys.readouterr().err)
 
 
 def test_validate_names_the_frameworks_that_another_profile_stands_for_in_one_line(tmp_path, capsys):
