@@ -10,6 +10,8 @@ from costmodel.problem import Problem
 
 WORKLOAD = ("seq_len", "global_batch", "precision", "grad_dtype", "moments_dtype", "memory_margin", "flops_convention")
 EXPERTS = ("expert_load", "routed_nodes")
+SHORT = {"rates_of": "rates of", "zero_stages": "zero", "zero_stages_with_pp": "with pp"}
+"""Names that are no option, in the text."""
 WIDTH = 120
 
 Settings = Mapping[str, Mapping[str, object]]
@@ -30,14 +32,17 @@ def settings(arguments: Namespace, problem: Problem) -> Settings:
 
 def said(found: Settings) -> Iterator[str]:
     """The defaults, as options without their dashes; nothing where all was typed."""
-    taken = {name: it["value"] for name, it in found.items() if it["default"]}
     parts = [
-        f"{name.replace('_', ' ' if name.startswith(('rates', 'zero')) else '-')} {_text(value)}"
-        for name, value in taken.items()
+        f"{SHORT.get(name, name.replace('_', '-'))} {_text(it['value'])}" for name, it in found.items() if it["default"]
     ]
     if parts:
-        yield from wrap(f"defaults: {', '.join(parts)}", WIDTH, subsequent_indent=" " * 10, break_on_hyphens=False)
+        yield from wrap(f"defaults: {', '.join(parts)}", WIDTH, subsequent_indent="   ", break_on_hyphens=False)
 
 
 def _text(value: object) -> str:
-    return " ".join(map(str, value)) if isinstance(value, list) else "no GPU" if value is None else f"{value}"
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, list):
+        run = len(value) > 1 and value == list(range(value[0], value[-1] + 1))
+        return f"{value[0]}-{value[-1]}" if run else " ".join(map(str, value))
+    return "no GPU" if value is None else f"{value}"

@@ -27,7 +27,7 @@ def test_defaults_are_printed_and_what_was_typed_is_none(run: Callable[..., Outc
     assert found.startswith("defaults: global-batch 512, precision bf16, moments-dtype fp32, memory-margin 0.")
     assert found.endswith(
         f"flops-convention causal, profile megatron, rates of {inputs['rates_of']['value']}, space default, "
-        "zero stages 0 1 2 3, zero stages with pp 0 1"
+        "zero 0-3, with pp 0-1"
     )
 
 
@@ -50,6 +50,7 @@ def test_json_and_file_say_value_and_whether_it_is_a_default(run: Callable[..., 
 
 
 def test_experts_have_defaults_of_their_own(run: Callable[..., Outcome]) -> None:
+    assert shown(run("search", "qwen3-30b-a3b", "dgx-h100", "--gpus", "16").out).endswith("zero 0-3, with pp 0-1")
     moe = run("search", "qwen3-30b-a3b", "dgx-h100", "--gpus", "16", "--tp", "8", "--json").out
     assert {"expert_load", "routed_nodes"} <= set(json.loads(moe)["inputs"])
     assert "expert_load" not in json.loads(run(*SEARCH, "--json").out)["inputs"]
