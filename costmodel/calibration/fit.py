@@ -44,8 +44,6 @@ WORTH = 0.9
 """A fit is kept if it lowers the mean error to less than this share of it."""
 MOST = 16
 """A fit moves no more rates than this: those that move the runs most."""
-PRECISE = 1e-3
-"""A fit ends when a step lowers its sum by less than this share."""
 VISIBLE = 2e-3
 """A rate whose expected spread moves no run by this much (in ln) is not fitted."""
 NOTHING = 1e-9
@@ -205,14 +203,7 @@ class _Objective:
         known = None if slopes is None else np.concatenate([slopes, np.diag(1.0 / self.spread)])
         how = {"jac": "2-point"} if known is None else {"jac": lambda _: known, "ftol": ENOUGH}
         best = least_squares(
-            self,
-            inside,
-            bounds=(low, high),
-            diff_step=1e-3,
-            x_scale=self.spread,
-            max_nfev=evaluations,
-            ftol=PRECISE,
-            **how,
+            self, inside, bounds=(low, high), diff_step=1e-3, x_scale=self.spread, max_nfev=evaluations, **how
         )
         rates = self.rates(best.x)
         rows = dict(zip(ids, best.jac, strict=False))
