@@ -68,6 +68,7 @@ def test_gpus_is_a_positive_integer(run: Callable[..., Outcome], gpus: str) -> N
         ([*SEARCH, "--expert-load", "0.5"], "0.5"),
         ([*SEARCH, "--expert-load", "nan"], "nan"),
         ([*SEARCH, "--memory-margin", "1"], "memory_margin"),
+        ([*SEARCH, "--memory-margin", "0"], "memory_margin"),
         ([*SEARCH, "--as", "llama"], "family"),
         ([*SEARCH, "--flops-convention", "9n"], "9n"),
         ([*SEARCH, "--mfu-peak", "fp7"], "fp7"),
