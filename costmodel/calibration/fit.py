@@ -50,8 +50,6 @@ NOTHING = 1e-9
 """A fitted rate below this is 0: its bound, which a fit comes near to and never reaches."""
 CLOSER = 0.7
 """How much closer a GPU's rates stay to its architecture's than these to the profile's own."""
-ENOUGH = 1e-3
-"""Share of its objective by which a step must lower it when a fit starts from another, else it ends."""
 FULL, AGAIN = 20, 12
 """Steps at most of a fit, and of one that starts from a fit to nearly the same runs."""
 
@@ -201,7 +199,7 @@ class _Objective:
         low, high = (np.array([k.to_scale(getattr(k, end)) for k in self.knobs]) for end in ("low", "high"))
         inside = np.clip(self.scales(at), low + 1e-6 * (high - low), high - 1e-6 * (high - low))
         known = None if slopes is None else np.concatenate([slopes, np.diag(1.0 / self.spread)])
-        how = {"jac": "2-point"} if known is None else {"jac": lambda _: known, "ftol": ENOUGH}
+        how = {"jac": "2-point" if known is None else lambda _: known}
         best = least_squares(
             self, inside, bounds=(low, high), diff_step=1e-3, x_scale=self.spread, max_nfev=evaluations, **how
         )
@@ -252,11 +250,12 @@ def calibrate(
     """Fits for each architecture and, closer to these, for each GPU of it that has enough runs.
 
     A GPU with few runs keeps its architecture's rates, an architecture with few the profile's own. `near` holds fits to
-    these runs and more, by their keys, to start from.
+    these runs and more, by their keys, to start from; the runs are `stated` then.
     """
     limits = grouped(judged(runs), lambda run: run.problem.cluster.gpu.architecture)
     found = []
-    for key, group in grouped(usable(runs), lambda run: run.problem.cluster.gpu.architecture).items():
+    known = usable(runs) if near is not None else stated(usable(runs))
+    for key, group in grouped(known, lambda run: run.problem.cluster.gpu.architecture).items():
         whole = _calibration(key, group, profile.time, profile.memory, near=near, limits=limits.get(key, ()))
         if whole is None:
             continue
@@ -307,8 +306,13 @@ def _calibration(
 
 
 def usable(runs: Sequence[Run]) -> list[Run]:
-    """The runs that rates may be fitted to, with what they do not state as a prediction takes it."""
-    return [it.run for it in predict([run for run in runs if not run.oom and run.trust != "low"])]
+    """The runs that rates may be fitted to."""
+    return [run for run in runs if not run.oom and run.trust != "low"]
+
+
+def stated(runs: Sequence[Run]) -> list[Run]:
+    """The runs with what they do not state as a prediction takes it."""
+    return [it.run for it in predict(runs)]
 
 
 def timed_and_sized(runs: Sequence[Run]) -> tuple[list[Run], list[Run]]:

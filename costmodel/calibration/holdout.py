@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from costmodel.calibration.fit import CLOSER, Calibration, calibrate, fitted_at, timed_and_sized, usable
+from costmodel.calibration.fit import CLOSER, Calibration, calibrate, fitted_at, stated, timed_and_sized, usable
 from costmodel.calibration.predict import predict, with_rates
 from costmodel.calibration.runs import Run, grouped
 from costmodel.calibration.spread import LeftOut, counts, interval, interval_lines
@@ -41,7 +41,7 @@ def left_out(runs: Sequence[Run], profile: Profile, whole: Sequence[Calibration]
     `profile` holds the rates that fits start from, `whole` the fits to all runs. A block without which too few runs are
     left to fit is predicted by the profile's own rates.
     """
-    near = {it.key: it for it in whole}
+    near, runs = {it.key: it for it in whole}, stated(runs)
     found: list[LeftOut] = []
     for number, block in enumerate(blocks(runs)[1]):
         out = {run.id for run in block}
@@ -60,7 +60,7 @@ def sure_lines(runs: Sequence[Run], rows: Sequence[LeftOut], pooled: Interval, f
     """The tables `[interval]` and `[range.GPU]` of a profile's file, of its `runs` and these as they were left out."""
     how = f"each {blocks(runs)[0]} left out in turn"
     lines = interval_lines(interval(rows, pooled), counts(rows), how, "the mean over profiles")
-    for gpu, covers in ranges_of(runs).items():
+    for gpu, covers in ranges_of(stated(runs)).items():
         lines += range_lines(gpu, covers, file)
     return lines
 
@@ -81,8 +81,9 @@ def fits_of(runs: Sequence[Run], profile: Profile, own: Profile) -> list[Calibra
     """The fits that `profile` holds by GPU and architecture, as if `calibrate` had just made them from the rates of
     `own`, with the slopes that `left_out` needs."""
     found: dict[str, Calibration] = {}
+    runs = stated(usable(runs))
     for key in sorted(profile.by_gpu, key=lambda name: name in gpu_names()):
-        rates, gpu = profile.by_gpu[key], [run for run in usable(runs) if key in _keys(run)]
+        rates, gpu = profile.by_gpu[key], [run for run in runs if key in _keys(run)]
         above = next((found[name] for run in gpu for name in _keys(run)[1:] if name != key and name in found), None)
         timed, sized = timed_and_sized(gpu)
         parts = {}
