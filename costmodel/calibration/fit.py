@@ -50,6 +50,8 @@ NOTHING = 1e-9
 """A fitted rate below this is 0: its bound, which a fit comes near to and never reaches."""
 CLOSER = 0.7
 """How much closer a GPU's rates stay to its architecture's than these to the profile's own."""
+ENOUGH = 1e-3
+"""Share of its objective by which a step must lower it when a fit goes by known slopes, else it ends."""
 FULL, AGAIN = 20, 12
 """Steps at most of a fit, and of one that starts from a fit to nearly the same runs."""
 
@@ -199,7 +201,7 @@ class _Objective:
         low, high = (np.array([k.to_scale(getattr(k, end)) for k in self.knobs]) for end in ("low", "high"))
         inside = np.clip(self.scales(at), low + 1e-6 * (high - low), high - 1e-6 * (high - low))
         known = None if slopes is None else np.concatenate([slopes, np.diag(1.0 / self.spread)])
-        how = {"jac": "2-point" if known is None else lambda _: known}
+        how = {"jac": "2-point"} if known is None else {"jac": lambda _: known, "ftol": ENOUGH}
         best = least_squares(
             self, inside, bounds=(low, high), diff_step=1e-3, x_scale=self.spread, max_nfev=evaluations, **how
         )
