@@ -8,7 +8,7 @@ from textwrap import wrap
 
 from costmodel.problem import Problem
 
-WORKLOAD = ("seq_len", "global_batch", "precision", "grad_dtype", "moments_dtype", "memory_margin", "flops_convention")
+WORKLOAD = ("seq_len", "global_batch", "precision", "grad_dtype", "moments_dtype", "flops_convention", "memory_margin")
 EXPERTS = ("expert_load", "routed_nodes")
 SHORT = {"rates_of": "rates of", "zero_stages": "zero", "zero_stages_with_pp": "with pp"}
 """Names that are no option, in the text."""
@@ -35,8 +35,9 @@ def said(found: Settings) -> Iterator[str]:
     parts = [
         f"{SHORT.get(name, name.replace('_', '-'))} {_text(it['value'])}" for name, it in found.items() if it["default"]
     ]
-    if parts:
-        yield from wrap(f"defaults: {', '.join(parts)}", WIDTH, subsequent_indent="   ", break_on_hyphens=False)
+    told = ", ".join(parts).replace(", rates of", " on") if found["profile"]["default"] else ", ".join(parts)
+    if told:
+        yield from wrap(f"defaults: {told}", WIDTH, subsequent_indent="   ", break_on_hyphens=False)
 
 
 def _text(value: object) -> str:

@@ -23,10 +23,10 @@ def shown(out: str) -> str:
 
 def test_defaults_are_printed_and_what_was_typed_is_none(run: Callable[..., Outcome]) -> None:
     found = shown(run(*SEARCH, "--seq-len", "8192", "--grad-dtype", "fp32").out)
-    inputs = json.loads(run(*SEARCH, "--json").out)["inputs"]
-    assert found.startswith("defaults: global-batch 512, precision bf16, moments-dtype fp32, memory-margin 0.")
+    used = {name: it["value"] for name, it in json.loads(run(*SEARCH, "--json").out)["inputs"].items()}
+    assert found.startswith("defaults: global-batch 512, precision bf16, moments-dtype fp32, flops-convention causal, ")
     assert found.endswith(
-        f"flops-convention causal, profile megatron, rates of {inputs['rates_of']['value']}, space default, "
+        f"memory-margin {used['memory_margin']}, profile megatron on {used['rates_of']}, space default, "
         "zero 0-3, with pp 0-1"
     )
 

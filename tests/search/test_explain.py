@@ -287,9 +287,10 @@ def test_each_term_shows_what_it_rests_on_and_its_time_at_the_speed_of_light(
     [
         (
             "mi300x-8",
-            "torchtitan",
-            r"rates of profile torchtitan on MI300X: no run, \d+ of \d+ assumed; assumed are those of gemm ",
+            "deepspeed",
+            r"rates of profile deepspeed on MI300X: no run, \d+ of \d+ assumed; assumed are .*gemm ",
         ),
+        ("mi300x-8", "torchtitan", r"rates of profile torchtitan on MI300X: no run, inherited from H100-SXM"),
         ("dgx-h200", "megatron", r"rates of profile megatron on H200: no run, inherited from H100-SXM"),
     ],
 )
