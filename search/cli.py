@@ -34,6 +34,7 @@ from search.version import VERSION
 
 if TYPE_CHECKING:
     from search.engine import SearchResult
+    from search.inputs import Chosen
 
 OTHER_FORMATS = (".csv", ".tsv", ".json", ".jsonl", ".txt", ".xlsx", ".html", ".toml", ".yaml")
 DONE, FAULT, USAGE, INFEASIBLE, STOPPED = 0, 1, 2, 3, 128
@@ -219,7 +220,9 @@ def _explain(arguments: Namespace) -> int:
     stored = _is_file(arguments)
     chosen = stored_layout(arguments.model, arguments.rank or 1) if stored else typed_layout(arguments)
     found = explain(chosen.problem, chosen.layout, chosen.space, chosen.place, chosen.among)
-    print(json.dumps(to_json(found), indent=2) if arguments.json else "\n".join(narrative.explanation(found)))
+    lines, more = _others(arguments, chosen)
+    text = "\n".join([*narrative.explanation(found), *lines])
+    print(json.dumps(to_json(found) | more, indent=2) if arguments.json else text)
     for warning in found.warnings:
         say(warning)
     for rule, because in found.broken if arguments.json else ():
@@ -227,6 +230,28 @@ def _explain(arguments: Namespace) -> int:
     if not (found.feasible or stored):
         say(f"what to change says: {command_line('why', vars(arguments) | typed_axes(chosen))}")
     return DONE if found.feasible else INFEASIBLE
+
+
+def _others(arguments: Namespace, chosen: Chosen) -> tuple[list[str], dict[str, object]]:
+    """The lines and the JSON about the layout that is set against the chosen one, and about its neighbours."""
+    from search import differences
+    from search.compare import compare, neighbours
+    from search.inputs import other_layout
+    from search.space import load_space
+
+    lines, more = list[str](), dict[str, object]()
+    problem, layout = chosen.problem, chosen.layout
+    space = load_space(problem, tp_across_domains=chosen.space.tp_across_domains)
+    if arguments.against is not None:
+        path = arguments.model if _is_file(arguments) else None
+        it = compare(problem, layout, other_layout(chosen, arguments.against, path), space)
+        lines += differences.against(it)
+        more["against"] = differences.to_json(it)
+    if arguments.neighbours:
+        found = neighbours(problem, layout, space)
+        lines += differences.around(found)
+        more["neighbours"] = [{"change": name} | differences.to_json(it) for name, it in found]
+    return lines, more
 
 
 def _why(arguments: Namespace) -> int:
@@ -326,13 +351,17 @@ def _check_explain(arguments: Namespace) -> None:
         return
     usual = vars(_parser("explain").parse_args(["explain"]))
     given = [name for name, value in vars(arguments).items() if value != usual[name] and name != "given"]
-    more = [name.replace("_", "-") for name in given if name not in ("model", "rank", "json")]
+    more = [name.replace("_", "-") for name in given if name not in EITHER]
     if arguments.model is None or more:
         raise InputError(
             f"explain FILE [--rank K] takes all from the file; drop {', '.join(more)}"
             if more
             else "explain: --rank K needs the frontier FILE"
         )
+
+
+EITHER = ("model", "rank", "json", "against", "neighbours")
+"""Arguments of `explain` that go with a file, too."""
 
 
 def _is_file(arguments: Namespace) -> bool:

@@ -133,6 +133,22 @@ def stored_layout(path: str, rank: int) -> Chosen:
         return _chosen_of(path, stored, rank)
 
 
+def other_layout(chosen: Chosen, wanted: int | Mapping[str, int | str], path: str | None) -> Layouts:
+    """The layout that is set against the chosen one: row `wanted` of its file, or the chosen one with axes changed.
+
+    Raises InputError where there is no such row, or the changed degrees do not multiply to the GPUs.
+    """
+    from search.compare import changed
+
+    if isinstance(wanted, int):
+        if path is None:
+            raise InputError(f"--against {wanted}: a row needs the frontier FILE; else give AXIS=VALUE")
+        return stored_layout(path, wanted).layout
+    profile = chosen.problem.profile
+    axes = {axis: _code(profile, axis, value) for axis, value in wanted.items()}
+    return _chosen(chosen.problem, "default", changed(chosen.problem, chosen.layout, axes), any_domain=True).layout
+
+
 def _chosen_of(path: str, stored: Stored, rank: int) -> Chosen:
     from search.frontier import axes_of, digest, fingerprint
 

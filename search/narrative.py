@@ -13,6 +13,7 @@ from hardware.units import format_bytes, format_decimal_bytes, format_seconds
 from search import grounds
 from search.assignment import Assignment, layout_string, recomputed
 from search.explain import Explanation
+from search.placement import order
 from search.scored import Row, Step
 from search.table import FORMATS, WIDTH, measure, title
 
@@ -111,6 +112,7 @@ def _summary(it: Explanation) -> Iterator[str]:
     yield from wrap(said, WIDTH, subsequent_indent="   ", break_on_hyphens=False)
     depths = it.problem.model.mtp_layers
     yield f"layers per stage: {_runs(it.layers)}" + (f", the last + {_depths(depths)}" if depths else "")
+    yield from wrap(f"ranks: {order(it.problem, it.layout)}", WIDTH, subsequent_indent="   ", break_on_hyphens=False)
     if it.place:
         yield f"rank {it.place[0]} of {it.place[1]} {it.among}"
     for rule, because in it.broken:

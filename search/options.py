@@ -128,6 +128,20 @@ def _list_of(value: Callable[[str], Value]) -> Callable[[str], tuple[Value, ...]
     return read
 
 
+def _other(text: str) -> int | dict[str, Value]:
+    """A row's number, or changed values by the column of their axis."""
+    if re.fullmatch("[0-9]+", text):
+        return count(text)
+    found: dict[str, Value] = {}
+    for part in text.split(","):
+        axis, given, value = (word.strip() for word in part.partition("="))
+        option = axis.replace("_", "-")
+        if not given or option not in AXES:
+            raise argparse.ArgumentTypeError(f"{part!r} is neither a row nor AXIS=VALUE of {', '.join(AXES)}")
+        found[COLUMNS[option]] = VALUES[AXES[option][0]](value)
+    return found
+
+
 def add_axes(parser: argparse.ArgumentParser, *, many: bool) -> None:
     """The axes: comma lists that limit the space, or one value each."""
     title = "comma lists that limit the space" if many else "one value each; default: 1, derived, or the profile's"
@@ -240,6 +254,10 @@ def add_explain(parser: argparse.ArgumentParser) -> None:
     add_job(parser, required=False)
     add_axes(parser, many=False)
     parser.add_argument("--rank", type=count, metavar="K", help="row of FILE to explain; default: 1")
+    other = "another row of FILE, or changes (tp=4,recompute=full): where time and memory differ, and why"
+    parser.add_argument("--against", type=_other, metavar="K|AXIS=VALUE,..", help=other)
+    near = "the layouts one axis away: better or worse by how much, and through which term"
+    parser.add_argument("--neighbours", action="store_true", help=near)
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 

@@ -1,0 +1,84 @@
+"""What `explain --against` and `--neighbours` print: differences in words to act on, and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from textwrap import wrap
+
+from hardware.units import format_bytes, format_seconds
+from search.compare import Comparison, Difference, shown
+from search.explain import headline, layout_json
+from search.table import WIDTH
+
+TERMS = 5
+"""Terms of time and of memory that are told."""
+
+
+def against(it: Comparison) -> Iterator[str]:
+    """The lines about another layout."""
+    yield ""
+    yield f"Against {changes(it) or 'the same layout'}"
+    for rule, because in it.broken:
+        yield from _line("not feasible", f"{rule}: {because}")
+    if it.headroom[1] >= 0 and it.headroom[0] >= 0:
+        step = [format_seconds(float(cost.step_time[0])) for cost in it.costs]
+        yield from _line("step", f"{step[1]} ({it.slower:+.1%}); was {step[0]}")
+        yield from (line for one in it.time[:TERMS] for line in _line(_name(one), _said(one)))
+    room = [format_bytes(headroom) for headroom in it.headroom]
+    yield from _line("headroom", f"{room[1]}; was {room[0]}")
+    yield from (line for one in it.memory[:TERMS] for line in _line(_name(one), _said(one)))
+
+
+def around(found: Sequence[tuple[str, Comparison]]) -> Iterator[str]:
+    """The lines about the layouts one axis away."""
+    yield ""
+    yield "Neighbours, one axis away; DP takes up the rest"
+    width = max((len(name) for name, _ in found), default=0) + 2
+    for name, it in found:
+        if it.broken:
+            rule, because = it.broken[0]
+            yield from _line(name, f"{rule}: {because}", width)
+            continue
+        most = it.time[0] if it.time else None
+        why = f"; {_name(most)} {_said(most)}" if most else ""
+        yield from _line(name, f"step {it.slower:+.1%}, headroom {format_bytes(it.headroom[1])}{why}", width)
+
+
+def changes(it: Comparison) -> str:
+    """What the second layout has that the first has not: "tp 4, dp 16"."""
+    before, after = it.before.row(0), it.after.row(0)
+    differ = [axis for axis in after if before[axis] != after[axis]]
+    return ", ".join(f"{axis} {shown(it.problem, axis, after[axis])}" for axis in differ)
+
+
+def to_json(it: Comparison) -> dict[str, object]:
+    """The other layout, its figures, and the terms that differ, in SI units; `more` is its figure less the first's."""
+    return {
+        "layout": layout_json(it.problem, it.after),
+        "feasible": not it.broken,
+        "violations": [{"rule": rule, "because": because} for rule, because in it.broken],
+        **{name: float(column[0]) for name, column in headline(it.costs[1]).items()},
+        "slower": it.slower,
+        "time_terms": [_difference(one) for one in it.time],
+        "memory_terms": [_difference(one) for one in it.memory],
+    }
+
+
+def _difference(one: Difference) -> dict[str, object]:
+    return {"name": one.name, "before": one.before, "after": one.after, "more": one.more, "because": one.because}
+
+
+def _said(one: Difference) -> str:
+    """ "+410 ms: DP 64 over leaf, one NIC a ring; was DP 8 inside nvlink"."""
+    size = format_seconds(abs(one.more)) if one.unit == "s" else format_bytes(abs(one.more))
+    return f"{'+' if one.more > 0 else '-'}{size}: {one.because}"
+
+
+def _name(one: Difference) -> str:
+    """The term in words; of communication only what overlap does not hide counts."""
+    name = one.name.replace("_parallel", "-parallel traffic").replace("_", " ")
+    return f"exposed {name}" if "traffic" in name else name
+
+
+def _line(name: str, text: str, width: int = 33) -> Iterator[str]:
+    yield from wrap(text, WIDTH, initial_indent=f"   {name:<{width}}", subsequent_indent=" " * (width + 3))

@@ -1,0 +1,101 @@
+"""Layouts set against each other: differences that add up, in words that name what differs; and the neighbours."""
+
+import json
+
+import pytest
+
+from costmodel.layouts import Layouts
+from hardware.errors import InputError
+from search import differences
+from search.compare import changed, compare, neighbours
+from search.placement import order, spans
+from search.space import load_space
+from tests.strategies import problem
+
+JOB = problem("llama-3.1-70b", gpus=64)
+SPACE = load_space(JOB)
+LAYOUT = Layouts.of(tp=8, pp=4, dp=2, zero_stage=1, sequence_parallel=1, recompute=2)
+
+
+def test_the_terms_of_two_layouts_add_up_to_the_difference() -> None:
+    it = compare(JOB, LAYOUT, changed(JOB, LAYOUT, {"tp": 4, "pp": 8}), SPACE)
+    more = float(it.costs[1].step_time[0] - it.costs[0].step_time[0])
+    assert sum(one.more for one in it.time) == pytest.approx(more, abs=0.02 * it.costs[0].step_time[0])
+    memory = float(it.costs[1].memory_total[0] - it.costs[0].memory_total[0])
+    assert sum(one.more for one in it.memory) == pytest.approx(memory, rel=0.02)
+
+
+def test_words_name_what_differs() -> None:
+    other = changed(JOB, LAYOUT, {"pp": 1, "recompute": 5})
+    text = "\n".join(differences.against(compare(JOB, LAYOUT, other, SPACE)))
+    assert "Against pp 1, dp 8, dp_shard 8, recompute full" in text
+    assert "PP 4 -> 1" in text
+    assert "recompute selective -> full" in text
+
+
+def test_exposed_data_parallel_traffic_is_told_with_its_links() -> None:
+    """The issue's example: one NIC for each member of a group that has one rank a node."""
+    job = problem("llama-3.1-8b", gpus=64, global_batch=64)
+    inside = Layouts.of(tp=1, dp=64, zero_stage=3, recompute=5)
+    lines = differences.against(compare(job, inside, changed(job, inside, {"tp": 8}), load_space(job)))
+    text = " ".join(word for line in lines for word in line.split())
+    assert "exposed data-parallel traffic" in text
+    assert "DP 64 over leaf (8 NICs of each nvlink domain) -> 8 over leaf (one NIC of each nvlink domain)" in text
+
+
+def test_dp_takes_up_the_rest_and_what_follows_follows() -> None:
+    found = changed(JOB, LAYOUT, {"tp": 1, "pp": 2}).row(0)
+    assert (found["dp"], found["dp_shard"], found["sequence_parallel"]) == (32, 32, 0)
+    assert changed(JOB, LAYOUT, {"vpp": 2}).schedule[0] == 1
+    with pytest.raises(InputError, match="tp 8 x pp 4 x cp 1 x dp 4 = 128, not the 64 GPUs"):
+        changed(JOB, LAYOUT, {"dp": 4})
+
+
+def test_neighbours_are_one_axis_away_fastest_first_and_the_impossible_last() -> None:
+    found = neighbours(JOB, LAYOUT, SPACE)
+    speeds = [it.slower for _, it in found if not it.broken]
+    assert speeds == sorted(speeds)
+    assert [bool(it.broken) for _, it in found] == sorted(bool(it.broken) for _, it in found)
+    names = [name for name, _ in found]
+    assert {"tp 8 -> 4", "pp 4 -> 2", "pp 4 -> 8", "micro_batch 1 -> 2", "recompute selective -> full"} <= set(names)
+    broken = dict(found)["tp 8 -> 16"].broken
+    assert broken[0][0] == "tp_domain"
+
+
+def test_spans_are_the_links_that_groups_need() -> None:
+    found = spans(JOB, LAYOUT)
+    assert [(found[axis].level, found[axis].inside) for axis in ("tp", "dp", "pp")] == [
+        ("nvlink", 8),
+        ("leaf", 1),
+        ("leaf", 1),
+    ]
+    assert order(JOB, LAYOUT).startswith("TP 8 inside nvlink; DP 2 over leaf (one NIC of each nvlink domain)")
+
+
+def test_explain_sets_a_row_against_another_and_against_changes(run, tmp_path) -> None:
+    path = str(tmp_path / "f.parquet")
+    assert run("search", "llama-3.1-8b", "dgx-h100", "--gpus", "8", "--tp", "1,2", "-o", path).code == 0
+    code, out, _ = run("explain", path, "--rank", "1", "--against", "2", "--neighbours", "--json")
+    assert code == 0
+    found = json.loads(out)
+    assert found["against"]["slower"] >= 0.0
+    assert found["neighbours"]
+    assert {"name", "before", "after", "more", "because"} == set(found["neighbours"][0]["time_terms"][0])
+    code, out, _ = run("explain", path, "--against", "recompute=full")
+    assert code == 0
+    assert "Against recompute full" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--against", "2"), "--against 2: a row needs the frontier FILE"),
+        (("--against", "foo=2"), "'foo=2' is neither a row nor AXIS=VALUE of tp, pp"),
+        (("--against", "tp=3"), "tp 3 x pp 1 x cp 1 x dp 2 = 6, not the 8 GPUs"),
+        (("--against", "recompute=some"), "recompute 'some'"),
+    ],
+)
+def test_what_cannot_be_compared_is_said_in_one_line(run, words, said) -> None:
+    code, out, err = run("explain", "llama-3.1-8b", "dgx-h100", "--gpus", "8", *words)
+    assert (code, out) == (2, "")
+    assert said in err
