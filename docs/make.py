@@ -31,7 +31,7 @@ def main() -> None:
         run(HERE / "make_intervals.py")
     run(HERE / "make_accuracy.py")
     run(HERE / "make_worked_examples.py")
-    run(HERE / "refresh.py", HERE / "procurement.md")
+    run(HERE / "refresh.py", HERE / "procurement.md", HERE / "pipelines.md")
     with tempfile.TemporaryDirectory() as folder:
         frontier = Path(folder) / "frontier.parquet"
         run("-m", "search", *FRONTIER, "-o", frontier)

@@ -221,8 +221,12 @@ def _explain(arguments: Namespace) -> int:
     chosen = stored_layout(arguments.model, arguments.rank or 1) if stored else typed_layout(arguments)
     found = explain(chosen.problem, chosen.layout, chosen.space, chosen.place, chosen.among)
     lines, more = _others(arguments, chosen)
-    text = "\n".join([*narrative.explanation(found), *lines])
-    print(json.dumps(to_json(found) | more, indent=2) if arguments.json else text)
+    if arguments.json:
+        print(json.dumps(to_json(found) | more, indent=2))
+    else:
+        stages = list(narrative.balanced(found)) if arguments.stages else []
+        alone = bool(lines or arguments.stages)
+        print("\n".join([*narrative.heading(found), *stages, *lines] if alone else narrative.explanation(found)))
     for warning in found.warnings:
         say(warning)
     for rule, because in found.broken if arguments.json else ():
@@ -360,7 +364,7 @@ def _check_explain(arguments: Namespace) -> None:
         )
 
 
-EITHER = ("model", "rank", "json", "against", "neighbours")
+EITHER = ("model", "rank", "json", "stages", "against", "neighbours")
 """Arguments of `explain` that go with a file, too."""
 
 

@@ -21,12 +21,17 @@ UNITS = "hand, corrected: the chapter's formulas, 1 GB = 1e9 B; model: this esti
 UNFIT = "it does not fit, so no speed is given: every time of the model, and what follows from it, is '-'"
 
 
-def explanation(it: Explanation) -> Iterator[str]:
-    """The lines that `explain` prints."""
+def heading(it: Explanation) -> Iterator[str]:
+    """What is explained, the layout and its speed."""
     yield title(it.problem)
     if it.fits:
         yield measure(it.problem)
     yield from _summary(it)
+
+
+def explanation(it: Explanation) -> Iterator[str]:
+    """The lines that `explain` prints."""
+    yield from heading(it)
     yield ""
     yield UNITS
     for number, step in enumerate(it.steps, 1):
@@ -35,10 +40,10 @@ def explanation(it: Explanation) -> Iterator[str]:
         yield from _rows([row for row in step.rows if _shown(row, it.fits)], _tags(it, step), fits=it.fits)
     if it.fits:
         yield from _time(it)
-    yield from _balanced(it)
+    yield from balanced(it)
 
 
-def _balanced(it: Explanation) -> Iterator[str]:
+def balanced(it: Explanation) -> Iterator[str]:
     """The stages as CP-SAT balances them, and what that gains."""
     found = it.balanced
     if found is None:

@@ -254,9 +254,11 @@ def add_explain(parser: argparse.ArgumentParser) -> None:
     add_job(parser, required=False)
     add_axes(parser, many=False)
     parser.add_argument("--rank", type=count, metavar="K", help="row of FILE to explain; default: 1")
-    other = "another row of FILE, or changes (tp=4,recompute=full): where time and memory differ, and why"
+    alone = "the stages as CP-SAT balances them, without the six steps"
+    parser.add_argument("--stages", action="store_true", help=alone)
+    other = "another row of FILE, or changes (tp=4,recompute=full): where time and memory differ; without the steps"
     parser.add_argument("--against", type=_other, metavar="K|AXIS=VALUE,..", help=other)
-    near = "the layouts one axis away: better or worse by how much, and through which term"
+    near = "the layouts one axis away: better or worse by how much, and through which term; without the steps"
     parser.add_argument("--neighbours", action="store_true", help=near)
     parser.add_argument("--json", action="store_true", help="print JSON")
 

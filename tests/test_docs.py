@@ -148,6 +148,13 @@ def test_the_procurement_case_has_not_drifted() -> None:
     assert script("refresh").refreshed(page) == page
 
 
+def test_the_page_about_pipelines_has_not_drifted() -> None:
+    """If this fails, run `python docs/refresh.py docs/pipelines.md` and read the difference."""
+    page = (DOCS / "pipelines.md").read_text()
+    assert len(script("refresh").BLOCK.findall(page)) == 8
+    assert drift(page, script("refresh").refreshed(page)) == []
+
+
 def test_the_intervals_have_not_drifted() -> None:
     """If this fails, rates or runs have changed: run `python docs/make_intervals.py`."""
     made = script("make_intervals")
