@@ -7,7 +7,7 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 
-from benchmarks import bench_import, bench_pareto, bench_score, bench_search, bench_skeletons, bench_sweep
+from benchmarks import bench_growth, bench_import, bench_pareto, bench_score, bench_search, bench_skeletons, bench_sweep
 from benchmarks.compare import compare, table
 from benchmarks.history import append
 from benchmarks.measure import Measure
@@ -18,6 +18,7 @@ BENCHMARKS = {
     "score": bench_score.run,
     "pareto": bench_pareto.run,
     "search": bench_search.run,
+    "growth": bench_growth.run,
     "sweep": bench_sweep.run,
 }
 REGRESSION = 4

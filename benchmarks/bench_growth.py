@@ -1,0 +1,38 @@
+"""How the cost of a search grows with its layouts: one problem, ever more values of its axes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from benchmarks.cases import problem
+from benchmarks.measure import Measure, in_turn, kernel
+from search.engine import search
+from search.space import load_space
+
+BATCH = 105 * 2**15
+"""Sequences a step that many micro-batches divide; far beyond what anyone trains with, so that the space is large."""
+MICRO_BATCHES = tuple(n for n in range(1, 65) if BATCH % n == 0)
+STEPS: tuple[dict[str, list[int]], ...] = (
+    {"tp": [8], "cp": [1], "ep": [64], "micro_batch": [1], "recompute": [0]},
+    {"cp": [1], "ep": [64], "micro_batch": [1], "recompute": [0, 2]},
+    {"cp": [1, 2], "micro_batch": [1]},
+    {"micro_batch": [1, 2]},
+    {"micro_batch": [1, 2, 3, 4, 5, 6, 7]},
+    {"micro_batch": list(MICRO_BATCHES)},
+)
+"""Limits of the wide space, from narrow to none."""
+
+
+def run(rounds: int) -> Iterator[Measure]:
+    """DeepSeek-V3 on 16,384 GPUs, warm, with and without bounds."""
+    case = problem("deepseek-v3", "hgx-h800", 16384)
+    case = replace(case, workload=replace(case.workload, global_batch=BATCH))
+    for limits in STEPS:
+        space = load_space(case, "wide", limits)
+        rows = 0
+        for name, bounds in (("scored", False), ("bounded", True)):
+            account = search(case, space, bounds=bounds).account
+            rows = account.scored + account.bounded
+            seconds, reference = in_turn(rounds, lambda: search(case, space, bounds=bounds), kernel())  # noqa: B023
+            yield Measure(name=f"growth, {name}", work=rows, unit="layouts", seconds=seconds, reference=reference)
