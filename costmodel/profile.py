@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -288,6 +289,7 @@ def _by_gpu(table: Table, own: GpuRates, inherited: ByGpu) -> ByGpu:
     return {gpu: rates for gpu, rates in inherited.items() if _architecture(gpu) not in found} | found
 
 
+@cache
 def _architecture(gpu: str) -> str:
     """The architecture of a shipped GPU, empty for other names."""
     return load_gpu(gpu).architecture if gpu in gpu_names() else ""

@@ -170,9 +170,14 @@ def split_table(model: Model, seq_len: int, stages: Iterable[int], *, rule: str 
     `rule` is "best" (the slowest stage as fast as can be), "even" (`even_layers`, as frameworks do that are not told
     otherwise) or "filled" (stage after stage up to its share, as nanotron does).
     """
+    return _split_table(model, seq_len, tuple(sorted(set(stages))), rule)
+
+
+@lru_cache(maxsize=256)
+def _split_table(model: Model, seq_len: int, stages: tuple[int, ...], rule: str) -> StageTable:
     weights, tail = _weights(model, seq_len)
     layers = {}
-    for pp in sorted(set(stages)):
+    for pp in stages:
         if rule == "filled":
             layers[pp] = fill_layers(model, pp)
         elif rule == "even" and (equal := even_layers(model.layers, pp)):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -75,10 +75,12 @@ class Balanced:
 
 def closed_form(problem: Problem, layout: Layouts) -> Assignment:
     """The closed-form split of the one row of `layout`, each stage's layers in equal virtual stages."""
-    row, stages = layout.row(0), problem.split([int(layout.pp[0])])
-    counts = stages.layers[row["pp"]]
-    own = passes_of(problem, layout, stages).own
-    sets, seconds = len(problem.profile.recompute), float(own[0, 0] + own[1, 0])
+    own = passes_of(problem, layout, problem.split([int(layout.pp[0])])).own
+    return _closed_form(problem, layout.row(0), float(own[0, 0] + own[1, 0]))
+
+
+def _closed_form(problem: Problem, row: Mapping[str, int], seconds: float) -> Assignment:
+    counts, sets = problem.split([row["pp"]]).layers[row["pp"]], len(problem.profile.recompute)
     return Assignment(
         chunks=chunks(counts, row["vpp"], ends=problem.profile.embedding_loss_as_layers and row["vpp"] > 1),
         mtp=row["pp"] * row["vpp"] - 1,
@@ -139,7 +141,7 @@ def stage_columns(problem: Problem, layouts: Layouts, balanced: Sequence[Balance
     ):
         own = balanced[index] if balanced else None
         if own is None and key not in known:
-            known[key] = _told(problem, closed_form(problem, layouts.take([index])), 0.0)
+            known[key] = _told(problem, _closed_form(problem, layouts.row(index), np.nan), 0.0)
         rows.append(known[key] if own is None else _told(problem, own.assignment, own.gain))
     names = ("layers_per_stage", "recompute_layers_per_stage", "recompute_per_stage", "pipeline_layout", "balance_gain")
     columns: dict[str, Any] = dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
