@@ -16,7 +16,8 @@ ALLOWED = {
     "numpy": ("costmodel/", "search/"),
     "ortools": ("search/skeletons.py", "search/stages.py", "search/why.py"),
     "pandas": ("costmodel/calibration/", "search/"),
-    "pyarrow": ("search/frontier.py",),
+    "distributed": ("search/sweep/executors.py",),
+    "pyarrow": ("search/frontier.py", "search/sweep/file.py"),
     "scipy": ("costmodel/calibration/",),
 }
 
