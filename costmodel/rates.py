@@ -93,6 +93,9 @@ class TimeRates:
     )
     contention: float = quantity("slowdown of compute while communication runs beside it", "1", (0.0, 1.0))
     network: float = quantity("share of the cluster's network bandwidth that the run gets", "1", (0.01, 2.0))
+    network_taper: float = quantity(
+        "how that share falls with the nodes: half their number to the power of minus this", "1", (0.0, 1.0), light=0.0
+    )
     straggler: float = quantity("step time lost per doubling of the GPU count", "1", (0.0, 0.2))
     step_fixed: float = quantity("time of a step outside of the model: data, logging, synchronisation", "s", (0.0, 1e4))
     dispatch_bytes: float = quantity("bytes per element of the tokens sent to experts (2 bf16, 1 fp8)", "B", (0.1, 8.0))

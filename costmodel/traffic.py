@@ -42,6 +42,16 @@ class LayerTraffic:
         return self.tp_backward + self.cp_backward + self.ep_backward
 
 
+def network_share(problem: Problem) -> float:
+    """Share of the network's bandwidth that a job gets: less with its nodes where all of them share some links.
+
+    nanotron's sweep logged for its slow state an all-reduce over all GPUs at 331, 160, 92, 50, 27 and 13 GB/s on 2 to
+    64 nodes, and half as much for a gather.
+    """
+    rates, nodes = problem.profile.time, problem.workload.gpus / problem.cluster.gpus_per_node
+    return rates.network * float(max(nodes / 2.0, 1.0) ** -rates.network_taper)
+
+
 def exposed(seconds: Column, beside: Column, overlap: float | Column, contention: float) -> Column:
     """What stays of communication that runs beside `overlap` of some compute, which it slows by `contention`."""
     hidden = np.minimum(seconds, overlap * beside)
@@ -57,7 +67,7 @@ def tensor_parallel(problem: Problem, layouts: Layouts, shape: Shape, *, moe: bo
     each step of a ring takes its own time, whatever its bytes: on 16 and 32 GPUs nanotron's layers take 7 and 15 ms
     more than on 8, from a hidden size of 2,048 to one of 8,192. No GEMM hides it.
     """
-    model, cluster, network = problem.model, problem.links, problem.profile.time.network
+    model, cluster, network = problem.model, problem.links, network_share(problem)
     one = np.ones_like(shape.tokens)
     volume = ACTIVATION * shape.tokens * model.hidden
     blocks = 1.0 + (1.0 * (model.shared_ffn_hidden > 0) if moe else 1.0)
@@ -90,7 +100,7 @@ def context_parallel(problem: Problem, shape: Shape) -> Column:
     model = problem.model
     heads = np.maximum((model.heads if model.attention == "mla" else model.kv_heads) / shape.tp, 1.0)
     hop = ACTIVATION * shape.tokens * heads * (model.qk_head_dim + model.value_head_dim)
-    one_hop = point_to_point(problem.links, hop, shape.cp, shape.tp, network=problem.profile.time.network)
+    one_hop = point_to_point(problem.links, hop, shape.cp, shape.tp, network=network_share(problem))
     return (shape.cp - 1.0) * one_hop
 
 
@@ -103,7 +113,7 @@ def expert_dispatch(problem: Problem, shape: Shape, bytes_per_element: float) ->
     model, cluster, rates = problem.model, problem.links, problem.profile.time
     k = float(model.experts_per_token)
     element = bytes_per_element * shape.dispatched * model.hidden * problem.workload.expert_load
-    plain = collective(cluster, "all_to_all", element * k, shape.ep, shape.etp, network=rates.network)
+    plain = collective(cluster, "all_to_all", element * k, shape.ep, shape.etp, network=network_share(problem))
     if problem.workload.plain_dispatch or not rates.node_dedup:
         return plain
     inside = members(cluster.levels[0], shape.ep, shape.etp)
@@ -118,7 +128,7 @@ def expert_dispatch(problem: Problem, shape: Shape, bytes_per_element: float) ->
         element * copies * nodes / np.maximum(nodes - 1.0, 1.0),
         nodes,
         shape.etp * inside,
-        network=rates.network,
+        network=network_share(problem),
     )
     fan = collective(cluster, "all_to_all", element * k, inside, shape.etp)
     seconds: Column = (nodes > 1.0) * np.maximum(across, fan) + (nodes <= 1.0) * plain
@@ -167,7 +177,7 @@ def head_traffic(problem: Problem, layouts: Layouts) -> LayerTraffic:
     volume = ACTIVATION * shape.tokens * problem.model.hidden
 
     def run(op: str) -> Column:
-        return collective(problem.links, op, volume, shape.tp, zero + 1.0, network=problem.profile.time.network)
+        return collective(problem.links, op, volume, shape.tp, zero + 1.0, network=network_share(problem))
 
     forward = keep * sequence * run("all_gather")
     backward = keep * (sequence * (run("all_gather") + run("reduce_scatter")) + (1.0 - sequence) * run("all_reduce"))
@@ -188,7 +198,7 @@ def pipeline_send(problem: Problem, layouts: Layouts) -> Column:
     stride = shape.tp * shape.cp * layouts.dp.astype(np.float64)
     volume = ACTIVATION * shape.tokens * problem.model.hidden / shape.tp
     pp = layouts.pp.astype(np.float64)
-    return point_to_point(problem.links, volume, pp, stride, network=problem.profile.time.network)
+    return point_to_point(problem.links, volume, pp, stride, network=network_share(problem))
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +242,7 @@ def _states_traffic(
     problem: Problem, stage: Column, parameters: Column, copies: Column, shard: Column, stride: Column
 ) -> DataTraffic:
     """Traffic of one kind of parameters: `copies` ranks hold them, `shard` of these share the states."""
-    network = problem.profile.time.network
+    network = network_share(problem)
     gradient = DTYPE_BYTES[problem.workload.grad_dtype] * parameters
     weight = ACTIVATION * parameters
 

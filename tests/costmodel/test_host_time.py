@@ -7,7 +7,7 @@ import pytest
 from costmodel.estimate import Time, step_time
 from costmodel.layouts import Layouts
 from costmodel.problem import Problem
-from costmodel.traffic import pipeline_send
+from costmodel.traffic import network_share, pipeline_send
 from tests.strategies import problem
 
 STEP, LAYER, SEND = 40e-6, 2.5e-3, 1e-4
@@ -88,3 +88,14 @@ def test_ranks_of_a_tensor_parallel_group_send_a_share_each():
     job = case("megatron-2021", gpus=128)
     split, whole = (pipeline_send(job, Layouts.of(tp=tp, pp=4, dp=32 // tp, micro_batch=8))[0] for tp in (8, 1))
     assert split < whole / 4
+
+
+def test_a_tapered_network_gives_a_job_less_the_more_nodes_it_spans():
+    """nanotron's slow state logged 331 GB/s on two nodes and 13 on 64."""
+    gather = []
+    for gpus in (16, 128):
+        base, tapered = (case(gpus=gpus, network=1.0, network_taper=taper, shard_layer=0.0) for taper in (0.0, 0.5))
+        gather.append(network_share(tapered) / network_share(base))
+        slow, fast = spent(tapered, 8, zero_stage=1), spent(base, 8, zero_stage=1)
+        assert (more(slow, fast, "data_parallel") > 0.0) == (gpus > 16)
+    assert gather == pytest.approx([1.0, (16 / 2) ** -0.5])
