@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 from costmodel.basis import Basis, Rate
 from costmodel.problem import Problem
+from costmodel.profile import Profile
 
 COUNTED = "counted"
 """In a tag's place where no rate is used."""
@@ -35,13 +37,19 @@ def short(rate: Rate) -> str:
 
 def doubts(problem: Problem, more: Sequence[str] = ()) -> list[str]:
     """One line where no run on this GPU is behind the profile's rates, or there is `more` to say of them."""
-    profile, gpu, parts = problem.profile, problem.cluster.gpu.name, list(more)
-    if gpu not in profile.fitted_on:
-        tags = [it.tag for name, it in profile.provenance.items() if name.startswith("time.")]
-        whence = ", ".join(profile.fitted_on) or profile.rates_of
-        assumed = f"{tags.count('assumed')} of {len(tags)} assumed"
-        parts.insert(0, f"no run, {f'inherited from {whence}' if whence else assumed}")
+    profile, gpu = problem.profile, problem.cluster.gpu.name
+    parts = [*([] if profile.covers else [f"no run, {_whence(profile)}"]), *more]
     return [f"rates of profile {profile.name} on {gpu}: {'; '.join(parts)}"] if parts else []
+
+
+def _whence(profile: Profile) -> str:
+    """ "inherited from H100-SXM of profile torchtitan", "21 of 31 assumed"."""
+    found = [it for name, it in profile.provenance.items() if name.startswith("time.")]
+    if not profile.fitted_on:
+        return f"{sum(it.tag == 'assumed' for it in found)} of {len(found)} assumed"
+    others = sorted({other[1] for it in found if (other := re.search(r"profile ([^,]+), fitted: ", it.source))})
+    of = "".join(f" of profile {other}" for other in others if other != profile.shipped)
+    return f"inherited from {', '.join(profile.fitted_on)}{of}"
 
 
 def warnings(problem: Problem, grounds: Mapping[str, Basis], shares: Mapping[str, float]) -> list[str]:

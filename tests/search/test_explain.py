@@ -285,13 +285,10 @@ def test_each_term_shows_what_it_rests_on_and_its_time_at_the_speed_of_light(
 @pytest.mark.parametrize(
     ("cluster", "profile", "says"),
     [
-        (
-            "mi300x-8",
-            "deepspeed",
-            r"rates of profile deepspeed on MI300X: no run, \d+ of \d+ assumed; assumed are .*gemm ",
-        ),
-        ("mi300x-8", "torchtitan", r"rates of profile torchtitan on MI300X: no run, inherited from H100-SXM"),
-        ("dgx-h200", "megatron", r"rates of profile megatron on H200: no run, inherited from H100-SXM"),
+        ("dgx-h200", "llama3-meta", r"llama3-meta on H200: no run, \d+ of \d+ assumed; .*of gemm "),
+        ("dgx-h100", "deepspeed", "deepspeed on H100-SXM: no run, inherited from H100-SXM of profile torchtitan"),
+        ("mi300x-8", "torchtitan", "torchtitan on MI300X: no run, inherited from H100-SXM"),
+        ("dgx-h200", "megatron", "megatron on H200: no run, inherited from H100-SXM"),
     ],
 )
 def test_rates_without_a_run_are_warned_of_in_one_line(
@@ -299,7 +296,7 @@ def test_rates_without_a_run_are_warned_of_in_one_line(
 ) -> None:
     argv = ("explain", "llama-3.1-8b", cluster, "--gpus", "8", "--profile", profile)
     _, found = explain(*argv)
-    assert [bool(re.match(says, warning)) for warning in found["warnings"]] == [True]
+    assert [bool(re.match(f"rates of profile {says}", warning)) for warning in found["warnings"]] == [True]
     cli.main([*argv])
     err = [line for line in capsys.readouterr().err.splitlines() if "rates of profile" in line]
     assert err == [f"meshscout: {found['warnings'][0]}"]
