@@ -16,7 +16,6 @@ from costmodel.layouts import Layouts
 from costmodel.light import speed_of_light
 from costmodel.memory import Memory, memory
 from costmodel.problem import Problem
-from costmodel.schedule import is_dual
 from costmodel.split import StageTable
 from hardware.cluster import Curve, Level
 from hardware.gpu import Gpu
@@ -99,7 +98,7 @@ def basis(problem: Problem, layout: Layouts, stages: StageTable) -> dict[str, Ba
 
 def _neediest(problem: Problem, layout: Layouts, stages: StageTable) -> StageTable:
     """The one kind of stage whose memory `memory` tells."""
-    kinds = map(stages.only, stages.present(layout.pp, is_dual(layout)))
+    kinds = map(stages.only, stages.present(layout))
     return max(kinds, key=lambda stage: float(memory(problem, layout, stage).total[0]))
 
 

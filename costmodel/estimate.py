@@ -203,11 +203,11 @@ class Sync:
 def passes_of(problem: Problem, layouts: Layouts, stages: StageTable) -> Passes:
     """The passes of one micro-batch, on the slowest stage and summed over the stages."""
     dual = schedule.is_dual(layouts)
-    rows = stages.rows(layouts.pp, dual)
+    rows = stages.rows(layouts)
     parts = layouts.once(LAYER_AXES, lambda few: _parts(problem, few, stages.extras))
     ranks = (layouts.micro_batch * layouts.dp).astype(np.float64)
     seen = _Stages(len(layouts))
-    for number in stages.present(layouts.pp, dual):
+    for number in stages.present(layouts):
         kind = stages.kind(number, rows)
         seen.add(number, _on_rank(parts, kind, dual, "passes"), kind)
     stage = {name: values[rows, seen.slowest] for name, values in stages.columns.items()}
@@ -228,9 +228,9 @@ def passes_of(problem: Problem, layouts: Layouts, stages: StageTable) -> Passes:
 
 def synchronisation(problem: Problem, layouts: Layouts, stages: StageTable, kind: Column) -> Sync:
     """Data-parallel traffic and the optimizer step of the stage `kind` of each row."""
-    first, rows = layouts.distinct((*STATE_AXES, "schedule"), kind)
-    few = layouts.take(first)
-    at = stages.rows(few.pp, schedule.is_dual(few)), kind[first]
+    split = stages.rows(layouts)
+    first, rows = layouts.distinct((*STATE_AXES, "schedule"), kind, split)
+    few, at = layouts.take(first), (split[first], kind[first])
     stage = {name: values[at] for name, values in stages.columns.items()}
     sent, adam = _state_traffic(problem, few, stage)
     exchange = compute.shard_exchange_seconds(problem, few, stage["dense"] + stage["moe"] + stage["mtp"])

@@ -160,7 +160,8 @@ def _mean_in_flight(model: Model, seq_len: int, stages: tuple[int, ...]) -> dict
     table = split_table(model, seq_len, stages)
     last = "moe" if model.layer_is_moe[-1] else "dense"
     mean = {kind: np.zeros((max(stages) + 1, max(stages) + 1)) for kind in ("dense", "moe")}
-    for pp, counted in table.layers.items():
+    for pp in stages:
+        counted = table.split(pp)
         batches, start = np.arange(pp + 1), 0
         for rank, layers in enumerate(counted):
             moe = sum(model.layer_is_moe[start : start + layers])

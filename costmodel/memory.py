@@ -83,7 +83,7 @@ def memory(problem: Problem, layouts: Layouts, stages: StageTable) -> Memory:
 def neediest(problem: Problem, layouts: Layouts, stages: StageTable) -> dict[str, Column]:
     """The columns of the stage that `memory` speaks of: the one that needs most, the earliest of equals."""
     worst, _ = _worst(problem, layouts, stages)
-    rows = stages.rows(layouts.pp, is_dual(layouts))
+    rows = stages.rows(layouts)
     return {name: values[rows, worst] for name, values in stages.columns.items()}
 
 
@@ -104,7 +104,7 @@ def outside(problem: Problem) -> float:
 
 def _worst(problem: Problem, layouts: Layouts, stages: StageTable) -> tuple[Column, dict[str, Column]]:
     """Kind of the stage that needs most, the first of equals, and its terms; padding never wins."""
-    kinds = stages.present(layouts.pp, is_dual(layouts))
+    kinds = stages.present(layouts)
     held, at_work = resident(problem, layouts, stages, kinds), working(problem, layouts, layouts, stages, kinds)
     worst, most = np.zeros(len(layouts), dtype=np.int64), np.full(len(layouts), -np.inf)
     chosen = {name: np.zeros(len(layouts)) for name in ALLOCATED}
@@ -119,7 +119,7 @@ def _worst(problem: Problem, layouts: Layouts, stages: StageTable) -> tuple[Colu
 def resident(problem: Problem, layouts: Layouts, stages: StageTable, kinds: Sequence[int]) -> list[dict[str, Column]]:
     """RESIDENT terms of a stage of each kind [B]; they need the skeleton, zero_stage, dp_shard and DualPipe or not."""
     costs, table = _resident_costs(problem, layouts), _quantities(problem.model, stages)
-    rows = stages.rows(layouts.pp, is_dual(layouts))
+    rows = stages.rows(layouts)
     return [_terms(RESIDENT, costs, {name: table[name][:, kind].take(rows) for name in costs}) for kind in kinds]
 
 
@@ -132,7 +132,7 @@ def working(
     """
     rank = _rank(problem, layouts, pipeline)
     costs, table = _working_costs(problem, rank, stages.extras), _quantities(problem.model, stages)
-    rows = stages.rows(layouts.pp, rank.dual)
+    rows = stages.rows(layouts)
     flying = [name for name in (*FLYING, *stages.extras) if f"{name} in flight" in costs]
     apart = [f"{side} {name}" for name in flying for side in ("own", "mirror")[: 1 + bool(rank.dual.any())]]
     names = [name for name in ("rank", *apart, *costs) if name in table]

@@ -163,7 +163,8 @@ class Problem:
 
     def split(self, stages: Iterable[int], *, rule: str = "best") -> StageTable:
         """The closed-form split of this model's layers for every number of pipeline stages in use."""
-        return split_table(self.model, self.workload.seq_len, stages, rule=rule)
+        ends = self.profile.embedding_loss_as_layers
+        return split_table(self.model, self.workload.seq_len, stages, rule=rule, ends=ends)
 
     @property
     def lag(self) -> float:

@@ -15,8 +15,9 @@ from itertools import accumulate, pairwise
 import numpy as np
 
 from costmodel import flops
-from costmodel.layouts import Column
+from costmodel.layouts import Column, Layouts
 from costmodel.model import Model
+from costmodel.schedule import is_dual
 
 EPS = 1e-9
 OWN = ("dense", "moe", "mtp", "embedding", "head")
@@ -29,24 +30,26 @@ computed again by the recompute set CODE and not by the layout's."""
 
 
 @lru_cache(maxsize=4096)
-def split_layers(weights: tuple[float, ...], tail: float, stages: int) -> tuple[int, ...]:
-    """Layers per stage: contiguous, at least one each, the slowest stage as fast as any such split allows.
+def split_layers(
+    weights: tuple[float, ...], tail: float, stages: int, least: tuple[int, ...] | None = None
+) -> tuple[int, ...]:
+    """Layers per stage: contiguous, at least `least` (one) each, the slowest stage as fast as any such split allows.
 
     `weights` is one number a layer, `tail` what the last stage computes beside its layers, in the same unit.
     Among the optimal splits it takes the one whose first stages, which hold the most micro-batches, are lightest.
+    Raises ValueError if there are too few layers.
     """
     prefix = [0.0, *accumulate(weights)]
-    layers = len(weights)
+    layers, least = len(weights), least or (1,) * stages
     low, high = 0, len(bounds := _bounds(prefix, tail, stages)) - 1
     while low < high:
         middle = (low + high) // 2
-        if _fill(prefix, tail, stages, bounds[middle], 1) is None:
+        if _fill(prefix, tail, bounds[middle], least) is None:
             low = middle + 1
         else:
             high = middle
-    best = bounds[low]
-    for reserve in range(max(1, layers // stages), 0, -1):
-        counts = _fill(prefix, tail, stages, best, reserve)
+    for reserve in range(max(1, layers // stages), -1, -1):
+        counts = _fill(prefix, tail, bounds[low], least, reserve)
         if counts is not None:
             return counts
     raise ValueError(f"{layers} layers cannot fill {stages} stages")
@@ -62,14 +65,17 @@ def _bounds(prefix: Sequence[float], tail: float, stages: int) -> list[float]:
     return sorted(sums | last)
 
 
-def _fill(prefix: Sequence[float], tail: float, stages: int, bound: float, reserve: int) -> tuple[int, ...] | None:
-    """Fill stages from the last to the first up to `bound`, leaving `reserve` layers for each earlier one."""
-    end = len(prefix) - 1
-    counts = [0] * stages
-    for stage in range(stages - 1, -1, -1):
-        budget = bound - (tail if stage == stages - 1 else 0.0)
-        start = max(bisect_left(prefix, prefix[end] - budget - EPS * max(1.0, bound)), reserve * stage)
-        if end - start < 1:
+def _fill(
+    prefix: Sequence[float], tail: float, bound: float, least: tuple[int, ...], reserve: int = 0
+) -> tuple[int, ...] | None:
+    """Fill stages from the last to the first up to `bound`, leaving `reserve` layers for each earlier one, and what it
+    needs at least."""
+    end, last = len(prefix) - 1, len(least) - 1
+    before, counts = [0, *accumulate(max(reserve, count) for count in least)], [0] * len(least)
+    for stage in range(last, -1, -1):
+        budget = bound - (tail if stage == last else 0.0)
+        start = max(bisect_left(prefix, prefix[end] - budget - EPS * max(1.0, bound)), before[stage])
+        if end - start < max(least[stage], 1):
             return None
         counts[stage], end = end - start, start
     return tuple(counts) if end == 0 else None
@@ -109,13 +115,12 @@ class StageTable:
     flight, `count` how many there are (0 pads). `dense`, `moe`, `mtp` are layers, `embedding` and `head` 0 or 1.
     `mirror_*` is the second stage that a DualPipe rank holds, all 0 for other schedules. Behind the latest stage of the
     kind follow `later` stages that hold `later_*` in all; under DualPipe these are the ranks between it and the middle,
-    with what both stages of each hold.
+    with what both stages of each hold. `layers` are those of each stage by (pp, vpp), vpp up to the most that has a
+    layer for each virtual stage; `lookup` the row of (pp, vpp, DualPipe or not).
     """
 
-    index: dict[tuple[int, bool], int]
     columns: dict[str, Column]
-    layers: dict[int, tuple[int, ...]]
-    slots: Column = field(repr=False)
+    layers: dict[tuple[int, int], tuple[int, ...]]
     lookup: Column = field(repr=False)
 
     @property
@@ -141,13 +146,26 @@ class StageTable:
         """Kinds of the split that has most of them."""
         return int(self.columns["rank"].shape[1])
 
-    def rows(self, pp: Column, dual: Column) -> Column:
-        """Index of each row's split; pp int64, dual boolean or 0/1."""
-        return self.lookup[np.asarray(pp, dtype=np.int64), np.asarray(dual, dtype=np.int64)]
+    def rows(self, layouts: Layouts) -> Column:
+        """Index of each row's split."""
+        return self.places(layouts.pp, layouts.vpp, is_dual(layouts))
 
-    def present(self, pp: Column, dual: Column) -> list[int]:
+    def places(self, pp: Column, vpp: Column, dual: Column) -> Column:
+        """The same of these columns."""
+        rows: Column = self.lookup[pp, np.minimum(vpp, self.lookup.shape[1] - 1), dual]
+        return rows
+
+    def split(self, pp: int, vpp: int = 1) -> tuple[int, ...]:
+        """Layers of each stage; with more virtual stages than there are layers for, as with the most."""
+        return self.layers[pp, min(vpp, self.most_virtual(pp))]
+
+    def most_virtual(self, pp: int) -> int:
+        """The most virtual stages of a rank with a layer on each; embedding and loss may stand for one at the ends."""
+        return max(vpp for stages, vpp in self.layers if stages == pp)
+
+    def present(self, layouts: Layouts) -> list[int]:
         """Kinds of stage that a row has, padding left out."""
-        counts = self.columns["count"][np.unique(self.rows(pp, dual))]
+        counts = self.columns["count"][np.unique(self.rows(layouts))]
         return np.flatnonzero(counts.any(axis=0)).tolist()
 
     def first(self) -> StageTable:
@@ -157,43 +175,46 @@ class StageTable:
     def only(self, kind: int) -> StageTable:
         """One kind of stage of each split."""
         columns = {name: values[:, kind : kind + 1] for name, values in self.columns.items()}
-        return StageTable(self.index, columns, self.layers, self.slots, self.lookup)
+        return StageTable(columns, self.layers, self.lookup)
 
     def kind(self, number: int, rows: Column) -> dict[str, Column]:
         """Columns of one kind of stage, gathered for the rows that `rows()` gave."""
         return {name: values[rows, number] for name, values in self.columns.items()}
 
 
-def split_table(model: Model, seq_len: int, stages: Iterable[int], *, rule: str = "best") -> StageTable:
-    """The closed-form split for every number of stages in use (each at most the layers).
+def split_table(
+    model: Model, seq_len: int, stages: Iterable[int], *, rule: str = "best", ends: bool = False
+) -> StageTable:
+    """The closed-form split for every number of stages in use (each at most the layers) and of virtual stages.
 
     `rule` is "best" (the slowest stage as fast as can be), "even" (`even_layers`, as frameworks do that are not told
-    otherwise) or "filled" (stage after stage up to its share, as nanotron does).
+    otherwise) or "filled" (stage after stage up to its share, as nanotron does). Under "best" every virtual stage has
+    a layer; with `ends`, embedding and loss count as one.
     """
-    return _split_table(model, seq_len, tuple(sorted(set(stages))), rule)
+    return _split_table(model, seq_len, tuple(sorted(set(stages))), rule, ends)
 
 
 @lru_cache(maxsize=256)
-def _split_table(model: Model, seq_len: int, stages: tuple[int, ...], rule: str) -> StageTable:
+def _split_table(model: Model, seq_len: int, stages: tuple[int, ...], rule: str, ends: bool) -> StageTable:
     weights, tail = _weights(model, seq_len)
     layers = {}
     for pp in stages:
         if rule == "filled":
-            layers[pp] = fill_layers(model, pp)
+            layers[pp, 1] = fill_layers(model, pp)
         elif rule == "even" and (equal := even_layers(model.layers, pp)):
-            layers[pp] = equal
+            layers[pp, 1] = equal
         else:
-            layers[pp] = split_layers(weights, tail, pp)
-    slots = np.zeros((max(layers) + 1, 2), dtype=np.int64)
-    for pp, counts in layers.items():
-        slots[pp, 0] = min(counts)
-        slots[pp, 1] = min(n + (r == 0) + (r == pp - 1) for r, n in enumerate(counts))
-    return _table(layers, {pp: contents(model, counts) for pp, counts in layers.items()}, slots)
+            layers[pp, 1] = split_layers(weights, tail, pp)
+            for vpp in range(2, (model.layers + 2 * ends) // pp + 1 if pp > 1 else 0):
+                least = tuple(max(1, vpp - ends * (rank in (0, pp - 1))) for rank in range(pp))
+                enough = all(count >= need for count, need in zip(layers[pp, vpp - 1], least, strict=True))
+                layers[pp, vpp] = layers[pp, vpp - 1] if enough else split_layers(weights, tail, pp, least)
+    return _table(layers, {counts: contents(model, counts) for counts in layers.values()})
 
 
 def given_table(stages: Sequence[Contents], layers: tuple[int, ...]) -> StageTable:
     """The table of one split whose stages hold these contents."""
-    return _table({len(stages): layers}, {len(stages): stages}, np.zeros((len(stages) + 1, 2), dtype=np.int64))
+    return _table({(len(stages), 1): layers}, {layers: stages})
 
 
 def contents(model: Model, counts: Sequence[int]) -> list[Contents]:
@@ -207,18 +228,23 @@ def contents(model: Model, counts: Sequence[int]) -> list[Contents]:
     return stages
 
 
-def _table(layers: dict[int, tuple[int, ...]], stages: Mapping[int, Sequence[Contents]], slots: Column) -> StageTable:
-    kinds = {(pp, dual): _kinds(stages[pp], dual=dual) for pp in layers for dual in (False, True)}
+def _table(
+    layers: dict[tuple[int, int], tuple[int, ...]], stages: Mapping[tuple[int, ...], Sequence[Contents]]
+) -> StageTable:
+    kinds = {(counts, dual): _kinds(held, dual=dual) for counts, held in stages.items() for dual in (False, True)}
     width = max(len(found) for found in kinds.values())
     columns = {name: np.zeros((len(kinds), width)) for name in next(iter(kinds.values()))[0]}
-    lookup = np.zeros((max(layers) + 1, 2), dtype=np.int64)
-    for row, ((pp, dual), found) in enumerate(kinds.items()):
-        lookup[pp, int(dual)] = row
+    for row, found in enumerate(kinds.values()):
         for number in range(width):
             kind = found[number] if number < len(found) else found[0] | {"count": 0.0}
             for name, value in kind.items():
                 columns[name][row, number] = value
-    return StageTable({key: row for row, key in enumerate(kinds)}, columns, layers, slots, lookup)
+    index = {key: row for row, key in enumerate(kinds)}
+    most = max(vpp for _, vpp in layers)
+    lookup = np.zeros((max(pp for pp, _ in layers) + 1, most + 1, 2), dtype=np.int64)
+    for (pp, vpp), counts in layers.items():  # vpp rises: what lies beyond the most is as the most
+        lookup[pp, vpp if vpp > 1 else 0 :] = [index[counts, False], index[counts, True]]
+    return StageTable(columns, layers, lookup)
 
 
 def _weights(model: Model, seq_len: int) -> tuple[tuple[float, ...], float]:

@@ -80,7 +80,7 @@ def closed_form(problem: Problem, layout: Layouts) -> Assignment:
 
 
 def _closed_form(problem: Problem, row: Mapping[str, int], seconds: float) -> Assignment:
-    counts, sets = problem.split([row["pp"]]).layers[row["pp"]], len(problem.profile.recompute)
+    counts, sets = problem.split([row["pp"]]).split(row["pp"], row["vpp"]), len(problem.profile.recompute)
     return Assignment(
         chunks=chunks(counts, row["vpp"], ends=problem.profile.embedding_loss_as_layers and row["vpp"] > 1),
         mtp=row["pp"] * row["vpp"] - 1,

@@ -15,6 +15,7 @@ import numpy as np
 
 from costmodel.layouts import SCHEDULES, Column, Layouts
 from costmodel.problem import Problem
+from costmodel.split import StageTable
 from search.rule import Rule
 from search.rules import inner_rules
 from search.space import ALL_RANKS, INNER_AXES, SKELETON_AXES, SearchSpace
@@ -59,8 +60,9 @@ class Product:
 class Block:
     """What the rules leave of some skeletons, as the factors of a product for each row.
 
-    rows       the skeleton axes, sequence_parallel, micro_batch, recompute, `dual` (DualPipe or not) and `skeleton`,
-               equal where all skeleton axes are
+    rows       the skeleton axes, sequence_parallel, micro_batch, recompute, `dual` (DualPipe or not), `split` (equal
+               where the layers of the stages are), `split_vpp` (a vpp of that split) and `skeleton`, equal where all
+               skeleton axes are
     pipelines  vpp and schedule; of a row those from `first` on, `pipelined` of them
     shards     zero_stage and dp_shard; of a row those from `first_shard` on, `sharded` of them
     """
@@ -144,7 +146,8 @@ class Expansion:
         table["weight"] = np.bincount(passes["skeleton"], minlength=len(table["tp"]))
         used = {name: column[table["weight"] > 0] for name, column in table.items()}
         shards = _concatenate(self._expand(used, STATE_AXES, rejected))
-        return _block(passes, shards, self.space.axes["recompute"]) if shards else None
+        splits = self.problem.split(np.unique(passes["pp"]).tolist())
+        return _block(passes, shards, self.space.axes["recompute"], splits) if shards else None
 
     def _expand(self, table: Table, axes: Sequence[str], rejected: list[int]) -> Iterator[Table]:
         """Depth first, so that no table on the way has more than CHUNK rows."""
@@ -209,11 +212,12 @@ def _concatenate(tables: Iterator[Table]) -> Table:
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]} if parts else {}
 
 
-def _block(passes: Table, shards: Table, recompute: Sequence[int]) -> Block | None:
-    """Passes that differ in vpp and schedule alone become one row for each recompute set."""
+def _block(passes: Table, shards: Table, recompute: Sequence[int], splits: StageTable) -> Block | None:
+    """Passes that differ in vpp and schedule alone, but not in the split, become one row for each recompute set."""
     passes = passes | {"dual": (passes["schedule"] == DUALPIPE).astype(np.int64)}
+    passes["split"] = splits.places(passes["pp"], passes["vpp"], passes["dual"])
     key = passes["skeleton"]
-    for name in ("sequence_parallel", "dual", "micro_batch"):
+    for name in ("sequence_parallel", "split", "micro_batch"):
         key = key * (int(passes[name].max()) + 1) + passes[name]
     order = np.argsort(key, kind="stable")
     passes = {name: column[order] for name, column in passes.items()}
@@ -226,6 +230,7 @@ def _block(passes: Table, shards: Table, recompute: Sequence[int]) -> Block | No
     if not len(runs):
         return None
     rows = {name: column[first[runs]] for name, column in passes.items() if name not in PIPELINE_AXES}
+    rows["split_vpp"] = passes["vpp"][first[runs]]
     return Block(
         rows=rows | {"recompute": np.tile(np.array(recompute, dtype=np.int64), len(runs) // len(recompute))},
         first=first[runs],

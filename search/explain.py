@@ -76,7 +76,7 @@ def explain(
         problem=problem,
         layout=layout,
         cost=cost,
-        layers=stages.layers[pp],
+        layers=stages.split(pp, int(layout.vpp[0])),
         grounds=basis(problem, layout, stages),
         broken=tuple(violations(_decisive(rules(problem, space)), row)),
         place=place,

@@ -88,13 +88,17 @@ def _schedule() -> Rule:
 def _virtual_stages(problem: Problem, space: SearchSpace) -> Rule:
     stages = (*space.axes["pp"], *divisors(problem.workload.gpus))
     legal = sorted({pp for pp in stages if pp <= problem.model.layers})
-    slots = np.zeros(max(stages) + 1, dtype=np.int64)
-    slots[legal] = problem.split(legal).slots[legal, int(problem.profile.embedding_loss_as_layers)]
+    table, most = problem.split(legal), np.zeros(max(stages) + 1, dtype=np.int64)
+    most[legal] = [table.most_virtual(pp) for pp in legal]
+    ends = ", embedding and loss counted" * problem.profile.embedding_loss_as_layers
     return Rule(
         "virtual_stages",
         ("pp", "vpp"),
-        lambda pp, vpp: vpp <= slots[pp],
-        lambda pp, vpp: f"vpp {vpp} needs {vpp} layers on every stage; with pp {pp} the smallest has {slots[pp]}",
+        lambda pp, vpp: vpp <= most[pp],
+        lambda pp, vpp: (
+            f"vpp {vpp} with pp {pp} needs a layer on each of {pp * vpp} virtual stages{ends}; "
+            f"{problem.model.layers} layers allow vpp {most[pp]}"
+        ),
     )
 
 

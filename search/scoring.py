@@ -72,21 +72,23 @@ class Scorer:
         self.problem, self.stages, self.block = problem, stages, block
         axes = (*SKELETON_AXES, "sequence_parallel", "micro_batch", "recompute")
         layouts = {name: block.rows[name] for name in axes} | {"schedule": DUALPIPE * block.rows["dual"]}
-        self.layouts = Layouts.partial(layouts)
+        self.layouts = Layouts.partial(layouts | {"vpp": block.rows["split_vpp"]})
         self.passes = passes_of(problem, self.layouts, stages)
-        self.kinds = stages.present(self.layouts.pp, block.rows["dual"])
+        self.kinds = stages.present(self.layouts)
         self._states()
 
     def _states(self) -> None:
         """Synchronisation and states, for every shard of each skeleton and stage that is slowest for some row."""
         rows, slowest = self.block.rows, self.passes.slowest
-        key = (rows["skeleton"] * 2 + rows["dual"]) * self.stages.kinds + slowest
+        key = rows["skeleton"] * (int(rows["split"].max()) + 1) + rows["split"]
+        key = key * self.stages.kinds + slowest
         _, first, group = np.unique(key, return_index=True, return_inverse=True)
         count = self.block.sharded[first]
         start = np.cumsum(count) - count
         owner = np.repeat(first, count)
         shard = np.arange(len(owner)) + np.repeat(self.block.first_shard[first] - start, count)
         axes = {name: rows[name][owner] for name in SKELETON_AXES} | {"schedule": DUALPIPE * rows["dual"][owner]}
+        axes |= {"vpp": rows["split_vpp"][owner]}
         layouts = Layouts.partial(axes | {name: column[shard] for name, column in self.block.shards.items()})
         self.sync = synchronisation(self.problem, layouts, self.stages, slowest[owner])
         held = resident(self.problem, layouts, self.stages, self.kinds)

@@ -95,7 +95,7 @@ class Choices:
         dense = (
             0 if model.is_moe and sum(map(self.least, range(stage))) >= leading else min(model.dense_layers, self.most)
         )
-        usual = self.problem.split([self.pp]).layers[self.pp][stage]
+        usual = self.problem.split([self.pp]).split(self.pp)[stage]
         low, high = (usual - 1, usual + 1) if self.dual else (0, self.most)
         held = ((d, m) for d in range(dense + 1) for m in range(min(model.moe_layers, self.most - d) + 1))
         return [(d, m) for d, m in held if low <= d + m <= high]
@@ -105,7 +105,7 @@ class Choices:
         model, best = self.problem.model, math.inf
         whole, rest = divmod(model.layers, self.pp)
         even = tuple(whole + (rank < rest) for rank in range(self.pp))
-        for counts in (self.problem.split([self.pp]).layers[self.pp], even):
+        for counts in (self.problem.split([self.pp]).split(self.pp, self.vpp), even):
             enough = all(
                 count >= sum(self.least(chunk) for chunk in range(rank, self.count, self.pp))
                 for rank, count in enumerate(counts)

@@ -67,7 +67,7 @@ def uneven(model: Model, *layers: int) -> StageTable:
     """A stage table with these dense layers per stage."""
     table = split_table(model, model.seq_len, [len(layers)])
     size = len(layers)
-    columns = {name: np.zeros((len(table.index), size)) for name in table.columns}
+    columns = {name: np.zeros((len(table.columns["count"]), size)) for name in table.columns}
     columns["count"][:], columns["rank"][:] = 1.0, np.arange(float(size))
     columns["dense"][:] = layers
     columns["embedding"][:, 0] = columns["head"][:, -1] = 1.0
@@ -162,9 +162,9 @@ def test_stages_hold_every_layer(layers: int, stages: int, mtp: int):
     """Megatron-LM #1304: 30 layers on four stages silently trained 28."""
     model = replace(load_model("llama-3.1-8b"), layers=layers, mtp_layers=mtp)
     table = split_table(model, 4096, [stages])
-    assert sum(table.layers[stages]) == layers
-    assert min(table.layers[stages]) >= 1
-    row = table.rows(np.array([stages]), np.array([0]))[0]
+    assert sum(table.split(stages)) == layers
+    assert min(table.split(stages)) >= 1
+    row = table.rows(Layouts.of(pp=stages))[0]
     held = {name: float((column[row] * table.columns["count"][row]).sum()) for name, column in table.columns.items()}
     assert (held["dense"], held["mtp"], held["embedding"], held["head"]) == (layers, mtp, 1, 1)
 

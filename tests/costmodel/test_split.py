@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from costmodel.layouts import SCHEDULES, Layouts
 from costmodel.model import load_model
 from costmodel.split import OWN, even_layers, fill_layers, split_layers, split_table
 from tests.strategies import models
@@ -38,12 +39,12 @@ def test_slowest_stage_is_as_fast_as_any_split_allows(costs, tail, data):
 def test_llama3_405b_has_a_layer_less_on_either_end():
     """126 layers on 16 stages: arXiv 2407.21783 removes one layer from the first and one from the last stage."""
     table = split_table(load_model("llama-3.1-405b"), 8192, [16])
-    assert table.layers[16] == (7, *[8] * 14, 7)
+    assert table.split(16) == (7, *[8] * 14, 7)
 
 
 def test_a_heavy_head_lightens_the_last_stage():
     """DeepSeek-V3's last stage computes the head twice and one more layer for multi-token prediction."""
-    counts = split_table(load_model("deepseek-v3"), 4096, [16]).layers[16]
+    counts = split_table(load_model("deepseek-v3"), 4096, [16]).split(16)
     assert sum(counts) == 61
     assert counts[-1] < counts[-2]
 
@@ -61,7 +62,7 @@ def test_ends_take_a_layers_place_where_that_makes_stages_even(layers, stages, c
 def test_nanotron_fills_its_first_stage_most(stages, first):
     """Layers of the first stage by the parameters that nanotron's published sweep states for it, its 8B model."""
     model = replace(load_model("llama-3.1-8b"), kv_heads=32, vocab=131072)
-    counts = split_table(model, 4096, [stages], rule="filled").layers[stages]
+    counts = split_table(model, 4096, [stages], rule="filled").split(stages)
     assert counts == fill_layers(model, stages)
     assert counts[0] == first == max(counts)
     assert sum(counts) == 32
@@ -84,7 +85,7 @@ def test_every_layer_and_end_lies_on_one_stage_and_on_two_under_dualpipe(model):
     whole = (model.dense_layers, model.moe_layers, model.mtp_layers, 1, 1)
     for pp in range(1, model.layers + 1):
         for dual in (False, True):
-            row = table.rows(np.array([pp]), np.array([dual]))
+            row = table.rows(Layouts.of(pp=pp, schedule=SCHEDULES.index("dualpipe") if dual else 0))
             kinds = [table.kind(number, row) for number in range(table.kinds)]
             assert sum(kind["count"][0] for kind in kinds) == pp
             for prefix, copies in (("", 1), ("mirror_", int(dual))):
@@ -103,6 +104,29 @@ def test_padding_repeats_the_first_kind(model):
 
 
 def test_embedding_and_loss_may_count_as_layers_of_the_end_stages():
-    """Then interleaving is limited by 8 slots a stage and not by the 7 layers of the ends (Megatron-Core)."""
-    table = split_table(load_model("llama-3.1-405b"), 8192, [16])
-    assert table.slots[16].tolist() == [7, 8]
+    """Then 405B's 126 layers on 16 stages make 8 virtual stages each, without 7 (Megatron-Core)."""
+    model = load_model("llama-3.1-405b")
+    assert [split_table(model, 8192, [16], ends=ends).most_virtual(16) for ends in (False, True)] == [7, 8]
+
+
+def test_virtual_stages_are_not_refused_because_a_heavy_head_lightens_the_last_stage():
+    """8B on 8 stages is fastest with 2 layers beside the head; with vpp 4 each has 4."""
+    table = split_table(load_model("llama-3.1-8b"), 8192, [8])
+    assert table.split(8)[-1] == 2
+    assert table.split(8, 4) == (4,) * 8
+    assert table.most_virtual(8) == 4
+
+
+@given(weights, tails, st.data())
+def test_no_split_that_leaves_every_stage_its_least_is_faster(costs, tail, data):
+    stages = data.draw(st.integers(1, min(4, len(costs))))
+    least = tuple(data.draw(st.integers(1, len(costs) // stages)) for _ in range(stages))
+    counts = split_layers(tuple(costs), tail, stages, least)
+    cuts = ((0, *inner, len(costs)) for inner in combinations(range(1, len(costs)), stages - 1))
+    every = [split for split in (tuple(b - a for a, b in pairwise(cut)) for cut in cuts) if enough(split, least)]
+    assert enough(counts, least)
+    assert slowest(costs, tail, counts) == pytest.approx(min(slowest(costs, tail, split) for split in every))
+
+
+def enough(split: tuple[int, ...], least: tuple[int, ...]) -> bool:
+    return all(count >= need for count, need in zip(split, least, strict=True))

@@ -107,7 +107,7 @@ def test_what_is_not_balanced_tells_of_the_closed_form(searched, tmp_path) -> No
     write_parquet(tmp_path / "f.parquet", searched)
     for row in read_frontier(tmp_path / "f.parquet").rows:
         assert row["balance_gain"] == 0.0
-        usual = searched.problem.split([row["pp"]]).layers[row["pp"]]
+        usual = searched.problem.split([row["pp"]]).split(row["pp"], row["vpp"])
         assert row["layers_per_stage"] == list(usual)
         again = [] if row["recompute"] == "none" else usual
         assert row["recompute_layers_per_stage"] == list(again or [0] * row["pp"])

@@ -175,7 +175,7 @@ def test_the_same_layout_gets_the_same_stages() -> None:
 
 def test_layers_under_another_set_cost_what_they_cost_as_the_layouts_own() -> None:
     job, layout = REAL["405B recomputed"]
-    counts = job.split([16]).layers[16]
+    counts = job.split([16]).split(16)
     stages = contents(job.model, counts)
     again = [stage | {"dense:5": stage["dense"]} for stage in stages]
     usual = estimate(job, layout)
@@ -208,7 +208,7 @@ def loss(name: str, pp: int, tp: int) -> float | None:
     weights = tuple(round(1e3 * seconds["moe" if moe else "dense"], 6) for moe in model.layer_is_moe)
     slowest = [
         max(sum(seconds[part] * stage[part] for part in seconds) for stage in contents(model, counts))
-        for counts in (job.split([pp]).layers[pp], split_layers(weights, round(1e3 * tail, 6), pp))
+        for counts in (job.split([pp]).split(pp), split_layers(weights, round(1e3 * tail, 6), pp))
     ]
     return slowest[0] / slowest[1] - 1.0
 

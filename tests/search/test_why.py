@@ -49,7 +49,7 @@ REQUESTS = {
     "expert group": (f"{V3} 256 --ep 256 --pp 16", ["expert_group"], "ep 256 x etp 1 does not divide the 16 GPUs"),
     "batch": (f"{SMALL} --tp 1 --pp 1 --cp 1 --global-batch 8 --micro-batch 2", ["micro_batch"], "batch of 8"),
     "ZeRO with PP": (f"{LARGE} --zero 3 --pp 2,4", ["zero_with_pp"], "not 3 with pp 2"),
-    "virtual stages": (f"{LARGE} --pp 16 --vpp 8", ["virtual_stages"], "the smallest has 5"),
+    "virtual stages": (f"{LARGE} --pp 16 --vpp 8", ["virtual_stages"], "80 layers allow vpp 5"),
     "stages": ("llama-3.1-8b dgx-h100 --gpus 64 --pp 64", ["pp_layers"], "32 layers cannot fill 64 stages"),
     "DualPipe": (
         f"{V3} 128 --profile deepseek --schedule dualpipe --pp 16 --tp 1 --cp 1 --global-batch 128 --grad-dtype bf16",
