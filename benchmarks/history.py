@@ -24,7 +24,8 @@ COLUMNS = (
     "measure",
     "work",
     "unit",
-    "seconds",
+    "cpu_seconds",
+    "wall_seconds",
     "memory",
     "ratio",
 )

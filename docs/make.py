@@ -36,6 +36,7 @@ def main() -> None:
         frontier = Path(folder) / "frontier.parquet"
         run("-m", "search", *FRONTIER, "-o", frontier)
         run(HERE / "draw_frontier.py", frontier, HERE / "frontier.svg")
+    run(HERE / "draw_performance.py")
 
 
 if __name__ == "__main__":
