@@ -34,6 +34,8 @@ elements take 153 and 110 s, of which attention is 6 s with the latter."""
 SCORE_BYTES = 11.0
 """HBM bytes per attention score, causal or not, that unfused attention moves forward: the product writes it, softmax
 and dropout read and write it (and a mask), and the product with the values reads it."""
+SHARES = {"fp8": "gemm_fp8", "mxfp8": "gemm_mxfp8", "nvfp4": "gemm_fp4"}
+"""The rate of a precision's GEMMs; of all others it is `gemm`."""
 CE_BYTES = 10.0
 """HBM bytes per logit that the fused cross entropy moves."""
 
@@ -129,7 +131,7 @@ def gemm_seconds(problem: Problem, gemm: Gemm, *, wgrad: bool = False) -> Column
     recipe = problem.profile.fp8_recipe if "mxfp8" not in gpu.peak else "fp8_block"
     table = gpu.gemm.get(recipe if low else "bf16", gpu.gemm["bf16"])
     peak = gpu.peak[problem.workload.precision]
-    share = rates.gemm_fp4 if problem.workload.precision == "nvfp4" else rates.gemm_fp8 if low else rates.gemm
+    share = getattr(rates, SHARES.get(problem.workload.precision, "gemm"))
     if low and problem.workload.fp8_scaling == "row":
         share = share * rates.fp8_rowwise
     if gemm.grouped:

@@ -13,6 +13,7 @@ class TimeRates:
 
     gemm: float = quantity("sustained share of the GPU's measured burst GEMM rate", "1", (0.01, 2.0), light=1.0)
     gemm_fp8: float = quantity("the same for fp8 GEMMs, casts and scaling included", "1", (0.01, 2.0), light=1.0)
+    gemm_mxfp8: float = quantity("the same for fp8 GEMMs with a scale per block of 32", "1", (0.01, 2.0), light=1.0)
     gemm_fp4: float = quantity(
         "the same for 4-bit GEMMs, of the fp8 table at the 4-bit peak", "1", (0.01, 2.0), light=1.0
     )

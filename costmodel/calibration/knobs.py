@@ -29,6 +29,7 @@ class Knob:
 TIME_KNOBS: Mapping[str, Knob] = {
     "gemm": Knob(0.3, 1.1, 0.15),
     "gemm_fp8": Knob(0.3, 1.5, 0.2),
+    "gemm_mxfp8": Knob(0.3, 1.5, 0.2),
     "gemm_fp4": Knob(0.3, 1.5, 0.2),
     "grouped_gemm": Knob(0.2, 1.2, 0.3),
     "grouped_wgrad": Knob(0.1, 1.2, 0.3),
@@ -67,8 +68,9 @@ MEMORY_KNOBS: Mapping[str, Knob] = {
 }
 
 OF_GPU = (
-    "gemm", "gemm_fp8", "gemm_fp4", "grouped_gemm", "grouped_wgrad", "attention_forward", "attention_backward",
-    "memory_bandwidth", "routed_bytes", "routed_cast", "ep_overlap", "network", "straggler", "step_fixed",
+    "gemm", "gemm_fp8", "gemm_mxfp8", "gemm_fp4", "grouped_gemm", "grouped_wgrad", "attention_forward",
+    "attention_backward", "memory_bandwidth", "routed_bytes", "routed_cast", "ep_overlap", "network", "straggler",
+    "step_fixed",
     *MEMORY_KNOBS,
 )  # fmt: skip
 """Rates that differ between GPUs of an architecture; the others are the framework's, whatever the GPU."""

@@ -48,6 +48,7 @@ def test_a_rate_that_no_term_lists_moves_nothing(data, job):
     [
         ("bf16", "bf16", "gemm", "gemm_fp8"),
         ("fp8", "fp8_block", "gemm_fp8", "gemm"),
+        ("mxfp8", "fp8_block", "gemm_mxfp8", "gemm_fp8"),
         ("nvfp4", "fp8_block", "gemm_fp4", "gemm_fp8"),
     ],
 )
