@@ -233,7 +233,7 @@ def synchronisation(problem: Problem, layouts: Layouts, stages: StageTable, kind
     few, at = layouts.take(first), (split[first], kind[first])
     stage = {name: values[at] for name, values in stages.columns.items()}
     sent, adam = _state_traffic(problem, few, stage)
-    exchange = compute.shard_exchange_seconds(problem, few, stage["dense"] + stage["moe"] + stage["mtp"])
+    exchange = compute.exchange_seconds(problem, few, stage["dense"] + stage["moe"] + stage["mtp"])
     found = Sync(gathers=1.0 * (few.zero_stage == 3), exchange=exchange, traffic=sent, optimizer=adam)
     return gather(found, rows)
 

@@ -99,3 +99,11 @@ def test_a_tapered_network_gives_a_job_less_the_more_nodes_it_spans():
         slow, fast = spent(tapered, 8, zero_stage=1), spent(base, 8, zero_stage=1)
         assert (more(slow, fast, "data_parallel") > 0.0) == (gpus > 16)
     assert gather == pytest.approx([1.0, (16 / 2) ** -0.5])
+
+
+def test_gradients_meet_the_rings_of_tensor_parallelism_across_nodes():
+    """Without ZeRO the last backward pass's six rings a layer take twice their steps, inside a node nothing changes."""
+    job, free = case(ring_step=STEP, dp_overlap=0.0), case(ring_step=0.0, dp_overlap=0.0)
+    assert more(spent(job, 8), spent(free, 8), "data_parallel") == 0.0
+    assert more(spent(job, 16), spent(free, 16), "data_parallel") == pytest.approx(32 * 6 * 15 * STEP)
+    assert more(spent(job, 64), spent(free, 64), "data_parallel") == 0.0
