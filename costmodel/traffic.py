@@ -1,7 +1,7 @@
 """What tensor, context, expert, pipeline and data parallelism send: bytes, group, exposed seconds.
 
-Ranks are laid TP innermost, then CP, DP, PP outermost; expert parallelism has its own grid on the same ranks: ETP
-innermost, then EP, then expert data parallelism.
+Ranks are laid TP innermost, then CP, DP, PP outermost, or PP before DP (`Workload.rank_order`); expert parallelism has
+its own grid on the same ranks: ETP innermost, then EP, then expert data parallelism.
 """
 
 from __future__ import annotations
@@ -195,7 +195,7 @@ def pipeline_send(problem: Problem, layouts: Layouts) -> Column:
     Sequence parallelism has split them; without it Megatron scatters and gathers them (2104.04473, section 4.1).
     """
     shape = Shape.of(problem, layouts)
-    stride = shape.tp * shape.cp * layouts.dp.astype(np.float64)
+    stride = shape.tp * shape.cp * (1.0 if problem.stages_inside else layouts.dp.astype(np.float64))
     volume = ACTIVATION * shape.tokens * problem.model.hidden / shape.tp
     pp = layouts.pp.astype(np.float64)
     return point_to_point(problem.links, volume, pp, stride, network=network_share(problem))
@@ -227,9 +227,10 @@ def data_parallel(problem: Problem, layouts: Layouts, dense: Column, expert: Col
     groups = (layouts.ep * layouts.etp).astype(np.float64)
     experts = np.maximum(copies * tp / groups, 1.0)
     shard, expert_shard = shard_groups(layouts)
-    parts = [(dense, copies, shard, tp)]
+    between = layouts.pp.astype(np.float64) if problem.stages_inside else 1.0
+    parts = [(dense, copies, shard, tp * between)]
     if problem.model.is_moe:
-        parts.append((expert, experts, expert_shard, groups))
+        parts.append((expert, experts, expert_shard, groups * between))
     zero = np.zeros_like(tp)
     total = DataTraffic(zero, zero, zero, zero)
     for part in parts:

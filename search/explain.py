@@ -13,6 +13,7 @@ from costmodel.layouts import SCHEDULES, Column, Layouts
 from costmodel.problem import Problem
 from search import grounds
 from search.assignment import Balanced, layout_string, recomputed
+from search.placement import orders
 from search.rule import Rule, violations
 from search.rules import rules
 from search.scored import Scored, Step
@@ -105,6 +106,7 @@ def to_json(it: Explanation) -> dict[str, object]:
         "place": it.place and dict(zip(("rank", "of"), it.place, strict=True)),
         "layers_per_stage": list(it.layers),
         "balanced": balanced_json(it.problem, it.balanced),
+        "rank_orders": orders(it.problem, it.layout),
         **{name: float(column[0]) for name, column in headline(cost).items()},
         **{part.name: getattr(it.bounds, part.name)[0].item() for part in fields(it.bounds)},
         "uncalibrated_because": list(uncovered(it.problem, it.layout)),

@@ -61,6 +61,7 @@ def read_problem(arguments: Namespace) -> Problem:
         flops_convention=arguments.flops_convention,
         mfu_peak=arguments.mfu_peak,
         headroom=arguments.headroom,
+        rank_order=arguments.rank_order,
         memory_margin=0.5 if arguments.memory_margin is None else arguments.memory_margin,
     )
     problem = Problem(model=model, cluster=cluster, profile=profile, workload=workload)

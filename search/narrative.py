@@ -13,7 +13,7 @@ from hardware.units import format_bytes, format_decimal_bytes, format_seconds
 from search import grounds
 from search.assignment import Assignment, layout_string, recomputed
 from search.explain import Explanation
-from search.placement import order
+from search.placement import order, orders
 from search.scored import Row, Step
 from search.table import FORMATS, WIDTH, measure, title
 
@@ -117,7 +117,7 @@ def _summary(it: Explanation) -> Iterator[str]:
     yield from wrap(said, WIDTH, subsequent_indent="   ", break_on_hyphens=False)
     depths = it.problem.model.mtp_layers
     yield f"layers per stage: {_runs(it.layers)}" + (f", the last + {_depths(depths)}" if depths else "")
-    yield from wrap(f"ranks: {order(it.problem, it.layout)}", WIDTH, subsequent_indent="   ", break_on_hyphens=False)
+    yield from wrap(f"ranks: {_ranks(it)}", WIDTH, subsequent_indent="   ", break_on_hyphens=False)
     if it.place:
         yield f"rank {it.place[0]} of {it.place[1]} {it.among}"
     for rule, because in it.broken:
@@ -141,6 +141,17 @@ def _sure(it: Explanation) -> Iterator[str]:
     because = uncovered(it.problem, it.layout)
     yield f"8 of 10 runs: step {steps}, memory {sizes}" + (", not calibrated:" if because else "")
     yield from (f"   {reason}" for reason in because)
+
+
+def _ranks(it: Explanation) -> str:
+    """The links that each axis spans, and what another order of the ranks would change."""
+    said = order(it.problem, it.layout)
+    if not it.fits or it.axis("pp") == 1 or it.axis("dp") == 1:
+        return said
+    steps, own = orders(it.problem, it.layout), it.problem.workload.rank_order
+    more = {name: seconds / steps[own] - 1.0 for name, seconds in steps.items() if name != own}
+    told = (f"{name} {f'step {share:+.1%}' if abs(share) >= 5e-4 else 'as fast'}" for name, share in more.items())
+    return f"{said}; order {own}, {', '.join(told)}"
 
 
 def _depths(count: int) -> str:

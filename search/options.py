@@ -201,6 +201,8 @@ def add_workload(parser: argparse.ArgumentParser, *, batch: Callable[[str], obje
         "the job, else 0.5, as predicted"
     )
     add("memory-margin", "P", margin, _number)
+    ranks = "ranks from the inside out: tp-cp-dp-pp (default) or tp-cp-pp-dp (Megatron-LM's --use-tp-pp-dp-mapping)"
+    add("rank-order", "ORDER", ranks, default="tp-cp-dp-pp")
 
 
 EXAMPLES = {

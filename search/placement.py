@@ -1,18 +1,19 @@
 """Where a layout's groups lie: which link level each axis spans, and how many ranks of a group share a domain.
 
-Ranks fill the machine TP innermost, then CP, DP, PP outermost; experts have their own grid on the same ranks, ETP
-innermost, then EP.
+Ranks fill the machine TP innermost, then CP, DP, PP outermost, or PP before DP; experts have their own grid on the same
+ranks, ETP innermost, then EP.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from costmodel.collectives import members
+from costmodel.estimate import estimate
 from costmodel.layouts import Layouts
-from costmodel.problem import Problem
+from costmodel.problem import RANK_ORDERS, Problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,9 @@ def spans(problem: Problem, layout: Layouts) -> dict[str, Span]:
     """The groups of the one row of `layout`, by axis: tp, cp, dp (with CP, which shares its states), pp, etp, ep."""
     row = layout.row(0)
     tp, cp, dp = row["tp"], row["cp"], row["dp"]
-    groups = {"tp": (tp, 1), "cp": (cp, tp), "dp": (dp * cp, tp), "pp": (row["pp"], tp * cp * dp)}
+    inside = problem.stages_inside
+    groups = {"tp": (tp, 1), "cp": (cp, tp), "dp": (dp * cp, tp * (row["pp"] if inside else 1))}
+    groups["pp"] = (row["pp"], tp * cp * (1 if inside else dp))
     if problem.model.is_moe:
         groups |= {"etp": (row["etp"], 1), "ep": (row["ep"], row["etp"])}
     return {axis: _span(problem, axis, size, stride) for axis, (size, stride) in groups.items()}
@@ -51,6 +54,17 @@ def order(problem: Problem, layout: Layouts) -> str:
     first = problem.links.levels[0].name
     said = [f"{span.axis} {span.said(first)}" for span in spans(problem, layout).values() if span.size > 1]
     return "; ".join(said) or "one rank a group"
+
+
+def orders(problem: Problem, layout: Layouts) -> dict[str, float]:
+    """Step time [s] of the one row of `layout` under each order of the ranks, the fastest first, the job's own of
+    equals."""
+    own = problem.workload.rank_order
+    found = {}
+    for name in sorted(RANK_ORDERS, key=lambda name: name != own):
+        other = replace(problem, workload=replace(problem.workload, rank_order=name))
+        found[name] = float(estimate(other, layout).step_time[0])
+    return dict(sorted(found.items(), key=lambda pair: pair[1]))
 
 
 def _span(problem: Problem, axis: str, size: int, stride: int) -> Span:

@@ -23,7 +23,7 @@ from search.version import VERSION
 
 WORK = (
     "precision", "grad_dtype", "moments_dtype", "expert_load", "routed_nodes", "flops_convention", "mfu_peak",
-    "headroom", "memory_margin",
+    "headroom", "memory_margin", "rank_order",
 )  # fmt: skip
 
 

@@ -1,14 +1,16 @@
 """Layouts set against each other: differences that add up, in words that name what differs; and the neighbours."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
+from costmodel.estimate import estimate
 from costmodel.layouts import Layouts
 from hardware.errors import InputError
 from search import differences
 from search.compare import changed, compare, neighbours
-from search.placement import order, spans
+from search.placement import order, orders, spans
 from search.space import load_space
 from tests.strategies import problem
 
@@ -70,6 +72,32 @@ def test_spans_are_the_links_that_groups_need() -> None:
         ("leaf", 1),
     ]
     assert order(JOB, LAYOUT).startswith("TP 8 inside nvlink; DP 2 over leaf (one NIC of each nvlink domain)")
+
+
+def test_pipelines_inside_data_parallelism_hop_over_nearer_links() -> None:
+    """TP 2 x PP 4 fill a node: stages hand on over NVLink, and gradients meet over one NIC in place of four."""
+    job = problem("llama-3.1-8b", gpus=64, global_batch=64)
+    inside = replace(job, workload=replace(job.workload, rank_order="tp-cp-pp-dp"))
+    layout = Layouts.of(tp=2, pp=4, dp=8, zero_stage=1, sequence_parallel=1)
+    assert [(spans(it, layout)["pp"].level, spans(it, layout)["dp"].inside) for it in (job, inside)] == [
+        ("leaf", 4),
+        ("nvlink", 1),
+    ]
+    usual, other = (estimate(it, layout).time for it in (job, inside))
+    assert other.pipeline_send[0] < usual.pipeline_send[0]
+    assert other.data_parallel[0] > usual.data_parallel[0]
+    found = orders(job, layout)
+    assert list(found) == sorted(found, key=found.__getitem__)
+    assert set(found) == {"tp-cp-dp-pp", "tp-cp-pp-dp"}
+    with pytest.raises(InputError, match="rank_order 'pp-tp' is unknown; known: tp-cp-dp-pp, tp-cp-pp-dp"):
+        replace(job.workload, rank_order="pp-tp")
+
+
+def test_explain_says_what_another_order_of_the_ranks_changes(run) -> None:
+    words = ("explain", "llama-3.1-8b", "dgx-h100", "--gpus", "64", "--tp", "2", "--pp", "4", "--stages")
+    usual, inside = (run(*words, "--rank-order", name).out for name in ("tp-cp-dp-pp", "tp-cp-pp-dp"))
+    assert "tp-cp-pp-dp" in usual
+    assert "PP 4 inside nvlink" in " ".join(inside.split())
 
 
 def test_explain_sets_a_row_against_another_and_against_changes(run, tmp_path) -> None:

@@ -12,10 +12,10 @@ from search import cli
 
 JOB = ("explain", "llama-3.1-70b", "dgx-h100", "--gpus", "64")
 KEYS = (
-    "problem", "model", "layout", "feasible", "violations", "place", "layers_per_stage", "balanced", "step_time", "mfu",
-    "tokens_per_second_per_gpu", "communication_overhead", "memory", "memory_headroom", "step_time_low",
-    "step_time_high", "memory_low", "memory_high", "calibrated", "uncalibrated_because", "memory_terms", "time_terms",
-    "provenance", "warnings", "steps",
+    "problem", "model", "layout", "feasible", "violations", "place", "layers_per_stage", "balanced", "rank_orders",
+    "step_time", "mfu", "tokens_per_second_per_gpu", "communication_overhead", "memory", "memory_headroom",
+    "step_time_low", "step_time_high", "memory_low", "memory_high", "calibrated", "uncalibrated_because",
+    "memory_terms", "time_terms", "provenance", "warnings", "steps",
 )  # fmt: skip
 STEPS = ["fit check", "TP", "PP", "DP", "communication", "memory verification"]
 
