@@ -31,7 +31,10 @@ class Compared:
 
 
 def compare(base: str, head: str, names: Sequence[str], rounds: int) -> list[Compared]:
-    """The benchmarks of this checkout, run on the packages of two commits, `rounds` processes of each in turn."""
+    """The benchmarks of this checkout, run on the packages of two commits, `rounds` processes of each in turn.
+
+    What the first cannot run is left out; what the second alone cannot ends all with its error.
+    """
     least: tuple[dict[str, float], dict[str, float]] = ({}, {})
     with tempfile.TemporaryDirectory() as folder:
         shutil.copytree(ROOT / "benchmarks", Path(folder) / "own" / "benchmarks")
@@ -40,7 +43,10 @@ def compare(base: str, head: str, names: Sequence[str], rounds: int) -> list[Com
                 for tree, found in zip((one, two), least, strict=True):
                     for name, ratio in _ratios(Path(folder) / "own", tree, names):
                         found[name] = min(ratio, found.get(name, ratio))
-    return [Compared(name, ratio, least[1][name]) for name, ratio in least[0].items() if name in least[1]]
+    lost = [name for name in least[0] if name not in least[1]]
+    if lost:
+        raise SystemExit(f"{head} cannot run what {base} can: {', '.join(lost)}")
+    return [Compared(name, ratio, least[1][name]) for name, ratio in least[0].items()]
 
 
 def table(found: Sequence[Compared], limit: float) -> str:

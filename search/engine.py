@@ -31,8 +31,10 @@ from search.space import SearchSpace
 if TYPE_CHECKING:
     from search.assignment import Balanced
 
-BLOCK = 512
+BLOCK = 1024
 """Skeletons of a block at most: their layers are costed together."""
+ROWS = 32_768
+"""About the rows of a block at most, which its memory follows."""
 WAVE = 8
 """Blocks that are scored before others know of their points."""
 TILE = 16_384
@@ -165,7 +167,8 @@ class Work:
         self.expansion, self.memory = Expansion(problem, space), memory_rule(problem)
         table = skeletons.table
         order = np.lexsort([table[axis] for axis in ("dp", "pp", "etp", "ep", "cp", "tp")])
-        size = min(BLOCK, max(BLOCK // 8, -(-len(order) // WAVE)))
+        each = len(space.axes["micro_batch"]) * len(space.axes["recompute"])
+        size = max(1, min(BLOCK, ROWS // each, max(BLOCK // 8, -(-len(order) // WAVE))))
         blocks = [{axis: column[order[at : at + size]] for axis, column in table.items()} for at in
                   range(0, len(order), size)]  # fmt: skip
         count = -(-len(blocks) // WAVE)

@@ -68,7 +68,7 @@ def plan(problem: Problem, space: SearchSpace, *, threads: int | None = None) ->
     """Walk through the decision process, and search `space` for the best layout."""
     process = _Process(problem, space)
     choices = tuple(process.choices())
-    found = search(problem, space, threads=threads).frontier
+    found = search(problem, space, threads=threads, bounds=True).frontier
     return Plan(
         problem=problem,
         choices=choices,
