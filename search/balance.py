@@ -32,14 +32,17 @@ def balance(problem: Problem, layout: Layouts) -> Balanced | None:
     return Balanced(assignment=closed, cost=usual, usual=usual, chosen=False) if fits else None
 
 
-def balance_frontier(result: SearchResult, progress: Callable[[int, int], None] | None = None) -> SearchResult:
+def balance_frontier(
+    result: SearchResult, top: int = 0, progress: Callable[[int, int], None] | None = None
+) -> SearchResult:
     """The result with every layout of its frontier balanced, and the frontier rebuilt from both: what balancing makes
-    of a layout, and the layout as it was."""
+    of a layout, and the layout as it was. Where the search kept every feasible layout, the `top` fastest of these are
+    balanced, too: one that is not on the frontier may come to be."""
     rows: list[Layouts] = []
     costs: list[Estimate] = []
     found: list[Balanced | None] = []
-    for index in range(len(result.frontier)):
-        layout = result.frontier.take([index])
+    wanted = _wanted(result, top)
+    for index, layout in enumerate(wanted):
         balanced = balance(result.problem, layout)
         kept: list[tuple[Estimate, Balanced | None]] = [(estimate(result.problem, layout), None)]
         if balanced and balanced.chosen:
@@ -47,11 +50,18 @@ def balance_frontier(result: SearchResult, progress: Callable[[int, int], None] 
         for cost, how in kept:
             rows, costs, found = [*rows, layout], [*costs, cost], [*found, how]
         if progress:
-            progress(index + 1, len(result.frontier))
+            progress(index + 1, len(wanted))
     best = _frontier(rows, costs)
     layouts = Layouts.from_columns({axis: [int(getattr(rows[at], axis)[0]) for at in best] for axis in AXES})
     merged = _joined([costs[at] for at in best])
     return replace(result, frontier=layouts, estimate=merged, balanced=tuple(found[at] for at in best))
+
+
+def _wanted(result: SearchResult, top: int) -> list[Layouts]:
+    """The layouts of the frontier, then the fastest of all that are not among them."""
+    tables = [result.frontier, *([] if result.feasible is None else [result.feasible.take(slice(top))])]
+    rows = {tuple(one.row(0).values()): one for table in tables for one in (table.take([n]) for n in range(len(table)))}
+    return list(rows.values())
 
 
 def _frontier(rows: Sequence[Layouts], costs: Sequence[Estimate]) -> list[int]:

@@ -151,7 +151,7 @@ def _search(arguments: Namespace) -> int:
         from search.balance import balance_frontier
 
         with progress("layouts balanced") as show:
-            result = balance_frontier(result, show)
+            result = balance_frontier(result, arguments.top, show)
     if result.estimate is None:
         ask = command_line("why", vars(arguments))
         told = [table.nothing_fits(result), *defaults.said(settings), f"what to change says: {ask}"]

@@ -240,7 +240,8 @@ def add_search(parser: argparse.ArgumentParser) -> None:
     add("--threads", type=count, metavar="N", help="default: one a core")
     add("--top", type=count, default=10, metavar="K", help="sets of degrees that the table shows; default: 10")
     add("--no-bounds", action="store_true", help="score what a proven bound excludes, too")
-    add("--balance", action="store_true", help="balance the stages of the frontier's layouts by CP-SAT, and rebuild it")
+    even = "balance the stages of the frontier's layouts (with --all, of the K fastest, too) by CP-SAT, and rebuild it"
+    add("--balance", action="store_true", help=even)
     add("-o", "--output", default="frontier.parquet", metavar="FILE", help="Parquet; default: frontier.parquet")
     add("--all", metavar="FILE", help="also write every feasible layout, ranked by MFU, as Parquet")
     add("--json", action="store_true", help="print JSON")

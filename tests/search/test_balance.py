@@ -87,6 +87,14 @@ def test_the_rebuilt_frontier_is_a_frontier_and_nowhere_behind_the_first(searche
     assert found.estimate.mfu[0] > searched.estimate.mfu[0]
 
 
+def test_the_fastest_layouts_are_balanced_too_where_all_were_kept(searched) -> None:
+    kept = search(searched.problem, searched.space, threads=1, keep_all=True)
+    done: list[tuple[int, int]] = []
+    found = balance_frontier(kept, 40, lambda at, of: done.append((at, of)))
+    assert done[-1][0] == done[-1][1] > len(kept.frontier)
+    assert found.estimate.mfu[0] >= balance_frontier(searched).estimate.mfu[0]
+
+
 def test_the_file_holds_the_stages_that_its_figures_are_of(searched, tmp_path) -> None:
     found = balance_frontier(searched)
     write_parquet(tmp_path / "f.parquet", found)
