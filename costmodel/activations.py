@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -83,14 +84,20 @@ def layer_tables(problem: Problem, *, moe: bool) -> tuple[Column, Column]:
     Both have shape (recompute sets, WAYS). A set of modules keeps the rest of the layer and holds what it
     drops of one layer while that runs backward; `full` keeps the layer's input and holds a whole layer.
     """
-    tensors = layer_tensors(problem, moe=moe)
-    kept, recomputed = (np.zeros((len(problem.profile.recompute), len(WAYS))) for _ in range(2))
-    for code, choice in enumerate(problem.profile.recompute):
+    return _tables(layer_tensors(problem, moe=moe), problem.profile.recompute, 2.0 * problem.model.hidden)
+
+
+@lru_cache(maxsize=16)
+def _tables(tensors: tuple[Tensor, ...], sets: tuple[RecomputeSet, ...], input_: float) -> tuple[Column, Column]:
+    kept, recomputed = (np.zeros((len(sets), len(WAYS))) for _ in range(2))
+    for code, choice in enumerate(sets):
         for tensor in tensors:
             way = WAYS.index(tensor.way)
             (recomputed if _drops(choice, tensor.part) else kept)[code, way] += tensor.size
         if choice.full:
-            kept[code, WAYS.index("residual")] = 2.0 * problem.model.hidden
+            kept[code, WAYS.index("residual")] = input_
+    for table in (kept, recomputed):
+        table.flags.writeable = False
     return kept, recomputed
 
 
@@ -99,7 +106,7 @@ def per_token(table: Column, code: Column, share: Mapping[str, Column]) -> Colum
     total = np.zeros(len(code))
     for number, way in enumerate(WAYS):
         if table[:, number].any():
-            total = total + table[code, number] * share[way]
+            total = total + table[:, number].take(code) * share[way]
     return total
 
 

@@ -7,7 +7,7 @@ weight. t = max(2 M N K / (peak * eta(M, N)), bytes / HBM bandwidth) + the gap b
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -84,7 +84,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Per-row sizes that every formula needs, float64, computed once."""
+    """Per-row sizes that every formula needs, float64, computed once; None where the table lacks the axis."""
 
     tp: Column
     cp: Column
@@ -104,8 +104,10 @@ class Shape:
         cp = layouts.cp.astype(np.float64)
         micro_batch = layouts.micro_batch.astype(np.float64)
         tokens = micro_batch * float(problem.workload.seq_len) / cp
-        split = 1.0 + layouts.sequence_parallel.astype(np.float64) * (tp - 1.0)
-        ep, etp = layouts.ep.astype(np.float64), layouts.etp.astype(np.float64)
+        split = layouts.sequence_parallel
+        if split is not None:
+            split = 1.0 + split.astype(np.float64) * (tp - 1.0)
+        ep, etp = (column if column is None else column.astype(np.float64) for column in (layouts.ep, layouts.etp))
         return cls(tp, cp, ep, etp, micro_batch, tokens, tokens / tp, split)
 
 
@@ -278,6 +280,8 @@ merged. The backward pass launches twice as many."""
 
 WORK_AXES = ("tp", "cp", "ep", "etp", "micro_batch", "sequence_parallel")
 """Axes that the work and the collectives of a layer depend on, recomputation apart."""
+DENSE_AXES = ("tp", "cp", "micro_batch")
+"""Those that GEMMs outside of the experts and the ring of keys and values depend on."""
 
 
 def layer_work(problem: Problem, layouts: Layouts, *, moe: bool) -> Work:
@@ -290,15 +294,19 @@ def layer_work(problem: Problem, layouts: Layouts, *, moe: bool) -> Work:
 def _layer_work(problem: Problem, layouts: Layouts, *, moe: bool) -> tuple[Work, Column]:
     """A layer's work without recomputation, and what each recompute set adds, shape (sets, N)."""
     shape, rates, model = Shape.of(problem, layouts), problem.profile.time, problem.model
-    attention = linear(problem, attention_gemms(problem, shape))
+
+    def dense(gemms: Callable[..., list[Gemm]], *width: int) -> tuple[Column, Column, Column]:
+        return layouts.once(DENSE_AXES, lambda few: linear(problem, gemms(problem, Shape.of(problem, few), *width)))
+
+    attention = dense(attention_gemms)
     shared = np.zeros_like(shape.tokens)
     if moe:
         feed = linear(problem, expert_gemms(problem, shape))
         if model.shared_ffn_hidden:
-            beside = linear(problem, mlp_gemms(problem, shape, model.shared_ffn_hidden))
+            beside = dense(mlp_gemms, model.shared_ffn_hidden)
             feed, shared = (feed[0] + beside[0], feed[1] + beside[1], feed[2] + beside[2]), beside[0]
     else:
-        feed = linear(problem, mlp_gemms(problem, shape, model.ffn_hidden))
+        feed = dense(mlp_gemms, model.ffn_hidden)
     core, scores = _attention_core(problem, shape) * _misaligned(problem), _scores(problem, shape)
     moved = _elementwise(problem, shape, moe=moe) / _bandwidth(problem)
     kernels = KERNELS["attention"] + KERNELS["moe" if moe else "mlp"] + KERNELS["ring"] * (shape.cp - 1.0)
@@ -352,13 +360,16 @@ def _recompute(problem: Problem, layouts: Layouts, work: Work, feed: Column, sha
     activation = (SWIGLU_WORK + cast) * t * width / shape.tp / bandwidth
     routed = problem.workload.expert_load * _routed(problem) * t / shape.tp / bandwidth
     latent = _rope(problem, shape) * t / bandwidth
-    zero = np.zeros_like(t)
+    zero = up = np.zeros_like(t)
+    if model.attention == "mla":
+        gemms = layouts.once(DENSE_AXES, lambda few: linear(problem, mla_up_gemms(problem, Shape.of(problem, few))))
+        up = gemms[0] + latent
     costs = {
         "layernorm": 8.0 * model.hidden * t / shape.norm_split / bandwidth,
         "activation": zero if moe else activation,
         "moe_act": activation if moe else zero,
         "core_attn": work.attention_forward,
-        "mla_up_proj": linear(problem, mla_up_gemms(problem, shape))[0] + latent if model.attention == "mla" else zero,
+        "mla_up_proj": up,
         "mlp": zero if moe else feed + activation,
         "shared_experts": shared,
         "moe": feed + activation + routed if moe else zero,

@@ -11,7 +11,7 @@ from typing import TypeVar
 import numpy as np
 
 from costmodel import compute, flops, params, schedule, traffic
-from costmodel.compute import WORK_AXES, Work
+from costmodel.compute import DENSE_AXES, WORK_AXES, Work
 from costmodel.held import stage_parameters
 from costmodel.layouts import Column, Layouts, gather
 from costmodel.memory import Memory, memory
@@ -98,6 +98,8 @@ PASSES = tuple(part.name for part in fields(Time)[:8])
 
 LAYER_AXES = (*WORK_AXES, "recompute", "schedule")
 """Axes that a layer's time depends on (of the schedule, whether it is DualPipe)."""
+END_AXES = (*DENSE_AXES, "sequence_parallel")
+"""Axes that the embedding, the head and a multi-token prediction's projection depend on."""
 SEND_AXES = (*WORK_AXES, "pp", "dp")
 """Axes that a hop of the pipeline depends on."""
 STATE_AXES = ("tp", "pp", "cp", "dp", "dp_shard", "ep", "etp", "zero_stage")
@@ -316,7 +318,7 @@ def _parts(problem: Problem, layouts: Layouts, extras: Sequence[str]) -> dict[st
     """Layers, ends and `extras` by their name in a StageTable; needs LAYER_AXES."""
     model, kinds = problem.model, {"dense": problem.model.dense_layers > 0, "moe": problem.model.is_moe}
     parts = {kind: _layer(problem, layouts, moe=kind == "moe") for kind, present in kinds.items() if present}
-    parts |= layouts.once(WORK_AXES, lambda few: _ends(problem, few))
+    parts |= layouts.once(END_AXES, lambda few: _ends(problem, few))
     if model.mtp_layers:
         last = parts["moe" if model.layer_is_moe[-1] else "dense"]
         mtp = (last, parts["head"], parts.pop("projection"))
@@ -334,7 +336,7 @@ def _instead(problem: Problem, layouts: Layouts, parts: dict[str, _Part], name: 
 
 
 def _ends(problem: Problem, layouts: Layouts) -> dict[str, _Part]:
-    """What a pipeline's first and last stage have beside layers; needs WORK_AXES."""
+    """What a pipeline's first and last stage have beside layers; needs END_AXES."""
     nothing = traffic.no_traffic(layouts)
     parts = {
         "head": _part(compute.head_work(problem, layouts), traffic.head_traffic(problem, layouts)),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from costmodel.model import Model
 
 
@@ -72,6 +74,7 @@ def mtp(model: Model, seq_len: float, *, causal: bool = True) -> float:
     return projection + layer(model, seq_len, moe=model.is_moe, causal=causal) + head(model)
 
 
+@lru_cache(maxsize=64)
 def step_flops_per_token(model: Model, seq_len: int, convention: str, active: float) -> float:
     """FLOPs per token of one training step (forward and backward, recomputation not counted).
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from costmodel.collectives import collective, leaves_node, members, point_to_point
-from costmodel.compute import WORK_AXES, Shape, Work, whole_layer_again
+from costmodel.compute import DENSE_AXES, WORK_AXES, Shape, Work, whole_layer_again
 from costmodel.layouts import Column, Layouts, shard_groups
 from costmodel.problem import DTYPE_BYTES, Problem
 from costmodel.schedule import is_dual
@@ -69,15 +69,13 @@ def tensor_parallel(problem: Problem, layouts: Layouts, shape: Shape, *, moe: bo
     """
     model, cluster, network = problem.model, problem.links, network_share(problem)
     one = np.ones_like(shape.tokens)
-    volume = ACTIVATION * shape.tokens * model.hidden
     blocks = 1.0 + (1.0 * (model.shared_ffn_hidden > 0) if moe else 1.0)
 
     def run(op: str, bytes_: Column, size: Column) -> Column:
         return collective(cluster, op, bytes_, size, one, network=network)
 
     sequence = layouts.sequence_parallel.astype(np.float64)
-    gather, scatter = run("all_gather", volume, shape.tp), run("reduce_scatter", volume, shape.tp)
-    reduce = run("all_reduce", volume, shape.tp)
+    gather, scatter, reduce = layouts.once(DENSE_AXES, lambda few: _whole_input(problem, Shape.of(problem, few)))
     forward = blocks * (sequence * (gather + scatter) + (1.0 - sequence) * reduce)
     backward = blocks * (sequence * (2.0 * gather + scatter) + (1.0 - sequence) * reduce)
     if moe:
@@ -93,6 +91,16 @@ def _tp_overlap(problem: Problem) -> float:
     """Share of tensor-parallel traffic that is hidden."""
     rates = problem.profile.time
     return rates.tp_overlap_async if problem.workload.tensor_overlap else rates.tp_overlap
+
+
+def _whole_input(problem: Problem, shape: Shape) -> tuple[Column, Column, Column]:
+    """Seconds to gather, to reduce-scatter and to all-reduce a layer's input over the TP group."""
+    volume, one = ACTIVATION * shape.tokens * problem.model.hidden, np.ones_like(shape.tokens)
+
+    def run(op: str) -> Column:
+        return collective(problem.links, op, volume, shape.tp, one, network=network_share(problem))
+
+    return run("all_gather"), run("reduce_scatter"), run("all_reduce")
 
 
 def context_parallel(problem: Problem, shape: Shape) -> Column:
@@ -156,7 +164,7 @@ def _layer_sends(problem: Problem, layouts: Layouts, *, moe: bool) -> tuple[Colu
     """Seconds of a layer's collectives: TP forward and backward, the ring, and tokens to the experts and back."""
     shape, rates = Shape.of(problem, layouts), problem.profile.time
     forward, backward = tensor_parallel(problem, layouts, shape, moe=moe)
-    ring = context_parallel(problem, shape)
+    ring = layouts.once(DENSE_AXES, lambda few: context_parallel(problem, Shape.of(problem, few)))
     if not moe:
         return forward, backward, ring, np.zeros_like(ring)
     there = expert_dispatch(problem, shape, rates.dispatch_bytes)
@@ -174,13 +182,9 @@ def head_traffic(problem: Problem, layouts: Layouts) -> LayerTraffic:
     shape, keep = Shape.of(problem, layouts), 1.0 - _tp_overlap(problem)
     zero = np.zeros_like(shape.tokens)
     sequence = layouts.sequence_parallel.astype(np.float64)
-    volume = ACTIVATION * shape.tokens * problem.model.hidden
-
-    def run(op: str) -> Column:
-        return collective(problem.links, op, volume, shape.tp, zero + 1.0, network=network_share(problem))
-
-    forward = keep * sequence * run("all_gather")
-    backward = keep * (sequence * (run("all_gather") + run("reduce_scatter")) + (1.0 - sequence) * run("all_reduce"))
+    gather, scatter, reduce = _whole_input(problem, shape)
+    forward = keep * sequence * gather
+    backward = keep * (sequence * (gather + scatter) + (1.0 - sequence) * reduce)
     return LayerTraffic(forward, backward, zero, zero, zero, zero)
 
 
