@@ -184,7 +184,9 @@ def sure_lines(found: Sequence[Refined], profile: Profile, file: str) -> list[st
     offs = {kind: np.concatenate([np.empty(0), *(_unseen(it) for it in found if it.kind == kind)]) for kind in KINDS}
     numbers = {kind: len(off) for kind, off in offs.items()}
     start = f"the interval of profile {profile.name}"
-    lines = interval_lines(interval_of(offs, profile.interval), numbers, f"held out, of {file}", start)
+    lines = interval_lines(
+        interval_of(offs, dict.fromkeys(KINDS, FOLDS), profile.interval), numbers, f"held out, of {file}", start
+    )
     runs = {run.id: run for it in found for run in it.runs}
     for gpu, covers in ranges_of(list(runs.values())).items():
         lines += range_lines(gpu, covers.with_(profile.ranges.get(gpu)), file)

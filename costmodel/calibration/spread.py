@@ -1,9 +1,10 @@
 """How far predictions of left-out runs are off: the intervals of profiles, their widening, and how often they hold.
 
 A residual is ln(measured / predicted). The ends of a profile's interval are the 10th and 90th percentile of its
-residuals inside of the range of the runs that were left in. Few residuals say little, so their ends are drawn
-to the mean over profiles: n residuals weigh n / (n + SHRINK). Outside of the range both ends move out by one factor,
-the mean over profiles of the one that holds 80 % of a profile's step times there.
+residuals inside of the range of the runs that were left in, a little further out as the runs of one block are alike
+and the next block is another. Few residuals say little, so their ends are drawn to the mean over profiles: n residuals
+weigh n / (n + SHRINK). Outside of the range both ends move out by one factor, the mean over profiles of the one that
+holds 80 % of a profile's step times there.
 """
 
 from __future__ import annotations
@@ -20,10 +21,13 @@ from costmodel.rates import Interval
 Vector = NDArray[np.float64]
 SHARE = 0.8
 """Share of runs that an interval holds."""
-SHRINK = 20.0
+SHRINK = 40.0
 """Residuals at which a profile's own ends weigh as much as the mean over profiles."""
 LEAST, LEAST_OUTSIDE = 10, 5
 """Residuals inside and outside of the range below which a profile has no say in the mean over profiles."""
+ALIKE = 0.25
+"""Part of 1 / blocks by which the share is widened: 1 were all runs of a block the same, 0 were they as unlike as those
+of other blocks."""
 NARROWEST = 0.01
 """Half width at least, in the logarithm: what the same run differs by from one day to the next."""
 TRUST = ("ok",)
@@ -68,18 +72,19 @@ def intervals(rows: Sequence[LeftOut], start: Interval) -> tuple[Interval, dict[
 
 def interval(rows: Sequence[LeftOut], start: Interval) -> Interval:
     """The interval of one profile's left-out runs; see `interval_of`."""
-    return interval_of({kind: _offs(rows, kind, inside=True) for kind in KINDS}, start)
+    offs = {kind: _offs(rows, kind, inside=True) for kind in KINDS}
+    return interval_of(offs, {kind: _blocks(rows, kind) for kind in KINDS}, start)
 
 
-def interval_of(offs: Mapping[str, Vector], start: Interval) -> Interval:
-    """The interval of residuals of step "time" and "memory", drawn to `start` where they are few."""
+def interval_of(offs: Mapping[str, Vector], blocks: Mapping[str, int], start: Interval) -> Interval:
+    """The interval of residuals of step "time" and "memory", of so many blocks, drawn to `start` where they are few."""
     ends = {}
     for kind, off in offs.items():
         own = len(off) / (len(off) + SHRINK)
-        for end, level in ENDS.items():
+        for end in ENDS:
             name = f"{kind}_{end}"
             common = (1.0 - own) * float(np.log(getattr(start, name)))
-            ends[name] = _end(end, common + (own * float(np.quantile(off, level)) if len(off) else 0.0))
+            ends[name] = _end(end, common + (own * _quantile(off, end, blocks[kind]) if len(off) else 0.0))
     return replace(start, **ends, memory_runs=start.memory_runs + len(offs["memory"]))
 
 
@@ -87,9 +92,10 @@ def _pooled(groups: Sequence[Sequence[LeftOut]], start: Interval) -> Interval:
     """Mean of the ends over the profiles that have enough residuals inside."""
     ends = {}
     for kind in KINDS:
-        enough = [off for own in groups if len(off := _offs(own, kind, inside=True)) >= LEAST]
-        for end, level in ENDS.items() if enough else ():
-            ends[f"{kind}_{end}"] = _end(end, float(np.mean([np.quantile(off, level) for off in enough])))
+        enough = [own for own in groups if len(_offs(own, kind, inside=True)) >= LEAST]
+        for end in ENDS if enough else ():
+            found = [_quantile(_offs(own, kind, inside=True), end, _blocks(own, kind)) for own in enough]
+            ends[f"{kind}_{end}"] = _end(end, float(np.mean(found)))
     return replace(start, **ends, memory_runs=0.0)
 
 
@@ -102,6 +108,17 @@ def _outside(groups: dict[str, list[LeftOut]], found: dict[str, Interval]) -> fl
             scores = np.where(off > 0.0, off / np.log(it.time_high), off / np.log(it.time_low))
             factors.append(float(np.log(np.quantile(scores, SHARE))))
     return max(1.0, float(np.exp(np.mean(factors)))) if factors else None
+
+
+def _quantile(off: Vector, end: str, blocks: int) -> float:
+    """The end of the central share of residuals, widened for the blocks that they are of."""
+    level = 0.5 + (ENDS[end] - 0.5) * (1.0 + ALIKE / blocks)
+    return float(np.quantile(off, min(max(level, 0.0), 1.0)))
+
+
+def _blocks(rows: Sequence[LeftOut], kind: str) -> int:
+    """Blocks of the residuals inside, 1 without any."""
+    return max(1, len({it.block for it in rows if it.calibrated and it.off(kind) is not None}))
 
 
 def counts(rows: Sequence[LeftOut]) -> dict[str, int]:
