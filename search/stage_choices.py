@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from itertools import product
+from itertools import pairwise, product
 
 import numpy as np
 
@@ -50,7 +50,7 @@ class Choices:
         )
         self.ranks = [(one, self.pp - 1 - one) if self.dual else (one,) for one in range(self.pp // (1 + self.dual))]
         self.kinds = [kind for kind, held in (("dense", model.dense_layers), ("moe", model.moe_layers)) if held]
-        known = {0, problem.profile.recompute_code("selective"), problem.profile.recompute_code("full")}
+        known = {problem.profile.recompute_code(name) for name in ("none", "selective", "full")}
         self.others = sorted(known - {self.base})
         self.extras = [f"{kind}:{code}" for code in self.others for kind in self.kinds]
         passes = unit_passes(problem, layout, [*self.extras, MOVED])
@@ -89,16 +89,22 @@ class Choices:
                         yield held, True, found
 
     def _single(self, stage: int) -> list[tuple[int, int]]:
-        """(dense, MoE) layers that a stage may hold; dense ones that lead end before stages with a layer on each."""
-        model = self.problem.model
-        leading = next(n for n in range(model.layers + 1) if all(model.layer_is_moe[n:]))
-        dense = (
-            0 if model.is_moe and sum(map(self.least, range(stage))) >= leading else min(model.dense_layers, self.most)
-        )
+        """(dense, MoE) layers that a stage may hold: those of some run of layers behind the stages before it."""
+        layers, before = self.problem.model.layers, [0, *np.cumsum(self.problem.model.layer_is_moe).tolist()]
+        first = sum(map(self.least, range(stage)))
+        starts = range(first, first + 1 if stage == 0 and self.vpp == 1 else layers + 1)
+        ends = ((start, end) for start in starts for end in range(start, min(layers, start + self.most) + 1))
+        moe = {(end - start, before[end] - before[start]) for start, end in ends}
+        if self.vpp > 1 and self._mixed():  # several runs of layers may differ from one
+            moe = {(n, m + more) for n, m in moe for more in range(1 - self.vpp, self.vpp) if 0 <= m + more <= n}
         usual = self.problem.split([self.pp]).split(self.pp)[stage]
-        low, high = (usual - 1, usual + 1) if self.dual else (0, self.most)
-        held = ((d, m) for d in range(dense + 1) for m in range(min(model.moe_layers, self.most - d) + 1))
-        return [(d, m) for d, m in held if low <= d + m <= high]
+        low, high = (usual - 1, usual + 1) if self.dual else (layers - (self.pp - 1) * self.most, self.most)
+        return sorted((n - m, m) for n, m in moe if low <= n <= high)
+
+    def _mixed(self) -> bool:
+        """Whether dense layers follow on layers with experts."""
+        sparse = self.problem.model.layer_is_moe
+        return any(left and not right for left, right in pairwise(sparse))
 
     def _reached(self) -> float:
         """Seconds of the slowest rank under the closed-form split, or under an even one, where its layers suffice."""
