@@ -251,7 +251,7 @@ def spend(problem: Problem, layouts: Layouts, pipeline: Layouts, passes: Passes,
     waits = path.longest(pipeline.schedule, passes.last)
     visible = 1.0 - problem.profile.time.pp_overlap
     vpp, pp = pipeline.vpp.astype(np.float64), layouts.pp.astype(np.float64)
-    sends = 2.0 * passes.send * (visible * vpp * passes.micro_batches + (pp - 1.0))
+    sends = schedule.sends(passes.send, passes.micro_batches, pp, vpp, visible)
     sends = sends + 2.0 * problem.profile.time.send * (pp > 1.0) * (vpp * passes.micro_batches + (pp - 1.0))
     known = dict(zip(PASSES, passes.terms, strict=True))
     known |= {"pipeline_send": sends, "data_parallel": data_parallel(problem, passes, sync), "bubble": waits}

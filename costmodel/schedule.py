@@ -131,6 +131,17 @@ class Path:
         return before
 
 
+def sends(hop: Column, micro_batches: Column, pp: Column, vpp: Column, visible: float) -> Column:
+    """Seconds of a step that hops of `hop` seconds between stages cost: those of fill and drain, and of the others, one
+    a virtual stage, micro-batch and way, the `visible` share.
+
+    Where a send only arrives later, 1F1B shows all of them, as each rank waits for its neighbour's answer, and the
+    interleaved and zero-bubble schedules, which have other work meanwhile, none (event simulations, tests).
+    """
+    seconds: Column = 2.0 * hop * (visible * vpp * micro_batches + (pp - 1.0))
+    return seconds
+
+
 def _positive(seconds: Column) -> Column:
     positive: Column = np.maximum(seconds, 0.0)
     return positive

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from costmodel.layouts import SCHEDULES
-from costmodel.schedule import Path
+from costmodel.schedule import Path, sends
 from tests.pipeline_events import dualpipe, interleaved, makespan, one_f_one_b, zero_bubble
 
 MAKESPAN = {"1f1b": one_f_one_b, "zero-bubble": zero_bubble, "dualpipe": dualpipe}
@@ -38,13 +38,13 @@ def step(name: str, stages: Stages, batches: int, *, vpp: int = 1) -> float:
     return float(batches * busy[slowest] + waits[0])
 
 
-def simulated(name: str, stages: Stages, batches: int, *, vpp: int = 1) -> float:
+def simulated(name: str, stages: Stages, batches: int, *, vpp: int = 1, send: float = 0.0) -> float:
     orders = (
         interleaved(len(stages[0]), vpp, batches) if name == "interleaved" else MAKESPAN[name](len(stages[0]), batches)
     )
     forward = [seconds / vpp for seconds in stages[0]] * vpp
     return makespan(
-        orders, {"F": forward, "B": [stages[1] * f for f in forward], "W": [stages[2] * f for f in forward]}
+        orders, {"F": forward, "B": [stages[1] * f for f in forward], "W": [stages[2] * f for f in forward]}, send
     )
 
 
@@ -107,6 +107,18 @@ def test_unequal_stages_take_as_long_as_an_event_simulation(name, vpp, batches, 
     """With the fewest micro-batches that they run, interleaving (1 a stage) is 1.4 % off, DualPipe (2) 1.2 %."""
     case = (stages, backward, weight)
     assert step(name, case, batches, vpp=vpp) == pytest.approx(simulated(name, case, batches, vpp=vpp), rel=0.01)
+
+
+@pytest.mark.parametrize("hop", [0.01, 0.02])
+@pytest.mark.parametrize("batches", [16, 64, 128])
+@pytest.mark.parametrize("pp", [4, 8])
+def test_1f1b_shows_its_sends_and_schedules_with_other_work_hide_them(pp, batches, hop):
+    """A hop takes up to 2 % of a forward pass; the share that is visible in between is a rate of the profile."""
+    equal = ([1.0] * pp, 1.0, 1.0)
+    for name, vpp, visible in (("1f1b", 1, 1.0), ("interleaved", 2, 0.0), ("zero-bubble", 1, 0.0)):
+        shown = sends(*(np.array([float(value)]) for value in (hop, batches, pp, vpp)), visible)[0]
+        taken = simulated(name, equal, batches, vpp=vpp, send=hop)
+        assert step(name, equal, batches, vpp=vpp) + shown == pytest.approx(taken, rel=0.01)
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
