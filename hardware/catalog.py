@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from hardware import gpu_file, units
-from hardware.changes import Value, changed
+from hardware.changes import Value, changed, follow
 from hardware.cluster import OPERATIONS, Cluster, Curve, Level
 from hardware.errors import InputError
 from hardware.gpu import Gpu
@@ -64,15 +64,16 @@ def load_cluster(name_or_path: str | Path, changes: Mapping[str, Value] | None =
     if table.has("base"):
         base = Table.load(find("clusters", "cluster", table.text("base"), None, shipped=(table, "base")))
         table = Table(_merged(base, table), table.file, provenance=table.provenance)
-        table.has("base")
     return _read_cluster(changed(table, changes) if changes else table)
 
 
 def _merged(base: Table, own: Table) -> dict[str, object]:
     """The keys of `own` over those of `base`, table by table; its name and summary are its own."""
-    inherited, given = base.keys(), own.keys()
-    below = {key: base.raw(key) for key in inherited if key not in ("name", "summary")}
-    return _merge_values(below, {key: own.raw(key) for key in given})
+    below = {key: base.raw(key) for key in base.keys() if key not in ("name", "summary")}  # noqa: SIM118
+    given = {key: own.raw(key) for key in own.keys() if key != "base"}  # noqa: SIM118
+    merged = _merge_values(below, given)
+    follow(below, merged, given)
+    return merged
 
 
 def _merge_values(base: Mapping[str, object], own: Mapping[str, object]) -> dict[str, object]:

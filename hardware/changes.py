@@ -1,7 +1,7 @@
 """What if: a cluster's table with some of its figures changed, each named by its key path."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 
 from hardware import units
 from hardware.errors import InputError
@@ -20,14 +20,35 @@ def changed(table: Table, changes: Mapping[str, Value]) -> Table:
     the path leads somewhere; reading the table checks the rest. Raises InputError for a path that leads nowhere.
     """
     data: dict[str, object] = {key: table.raw(key) for key in table.keys()}  # noqa: SIM118 (a Table is no dict)
+    before = dict(data)
     for path, value in changes.items():
         if path.startswith("gpu.") and isinstance(data.get("gpu"), str):
             data["gpu"] = _gpu(table, str(data["gpu"]))
         _put(data, path, value)
+    follow(before, data, changes)
     if "gpu.memory" in changes and "gpu.usable_memory" not in changes:
         old = _gpu(table, str(table.raw("gpu"))) if isinstance(table.raw("gpu"), str) else table.raw("gpu")
         _scale_usable(data, old, changes["gpu.memory"])
     return Table(data, table.file, provenance=table.provenance)
+
+
+def follow(before: Mapping[str, object], data: dict[str, object], given: Container[str]) -> None:
+    """Figures of the base that another one was the reason for: a node of half the GPUs draws half its power, and the
+    price and power of a node with other GPUs are not known; what was `given` stays as it is."""
+    power = before.get("node_power")
+    if "gpu" in given and data.get("gpu") != before.get("gpu"):
+        for key in ("price", "node_power"):
+            if key not in given:
+                data.pop(key, None)
+    elif "gpus_per_node" in given and "node_power" not in given and power is not None:
+        was, now = (_value(it.get("gpus_per_node")) for it in (before, data))
+        if isinstance(was, int) and isinstance(now, int) and was > 0 and was != now:
+            watts = units.parse(_value(power), "W") * now / was
+            data["node_power"] = {"value": watts, "source": f"{now} of {was} GPUs of a node", "tag": "assumed"}
+
+
+def _value(fact: object) -> object:
+    return fact.get("value") if isinstance(fact, dict) else fact
 
 
 def _gpu(cluster: Table, name: str) -> dict[str, object]:
@@ -75,5 +96,5 @@ def _scale_usable(data: dict[str, object], old: object, memory: Value) -> None:
 
 
 def _plain(fact: object) -> float | None:
-    value = fact.get("value") if isinstance(fact, dict) else fact
+    value = _value(fact)
     return None if value is None else units.parse(value, "B")

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from hardware import units
 from hardware.reader import Table
 
-RANGES = {"B": (1e6, 1e18), "B/s": (1e6, 1e18), "FLOP/s": (1e9, 1e21), "W": (1.0, 1e9), "s": (0.0, 1.0)}
+RANGES = {"B": (1e6, 1e18), "B/s": (1e6, 1e18), "FLOP/s": (1e9, 1e21), "W": (30.0, 1e9), "s": (0.0, 1.0)}
 """SI unit -> the least and the most that a number of a machine can be."""
 
 

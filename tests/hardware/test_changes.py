@@ -1,6 +1,7 @@
 """What if a figure of a cluster were another: the path leads there, everything else stays as it is."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -39,6 +40,7 @@ def test_usable_memory_follows_the_memory_of_the_gpu() -> None:
         ("levels.1.bandwidth", "25", "25 B/s is too little"),
         ("levels.1.size", "12", "must be a multiple of"),
         ("gpu.memry", "80 GB", "did you mean 'memory'?"),
+        ("node_power", "12", "12 W is too little"),
         ("pue", "0.5", "must be at least 1"),
         ("price", "cheap", "price"),
     ],
@@ -47,3 +49,27 @@ def test_a_path_that_leads_nowhere_or_a_wrong_value(path: str, value: str, said:
     with pytest.raises(InputError, match=said.replace("?", r"\?")) as raised:
         load_cluster("dgx-h100", {path: value})
     assert "\n" not in str(raised.value)
+
+
+def test_a_node_of_half_the_gpus_draws_half_the_power(tmp_path: Path) -> None:
+    usual = load_cluster("dgx-h100").node_power
+    assert load_cluster("dgx-h100", {"gpus_per_node": "4"}).node_power == usual / 2
+    own = tmp_path / "own.toml"
+    own.write_text('base = "dgx-h100"\ngpus_per_node = 4\n')
+    assert load_cluster(own).node_power == usual / 2
+    own.write_text('base = "dgx-h100"\ngpus_per_node = 4\nnode_power = "6 kW"\n')
+    assert load_cluster(own).node_power == 6000.0
+
+
+def test_other_gpus_have_no_price_of_the_old_ones() -> None:
+    other = load_cluster("dgx-h100", {"gpu": "H200-SXM"})
+    assert other.price is None
+    assert other.node_power == other.gpu.power * 8 * 1.8
+    assert load_cluster("dgx-h100", {"gpu": "H200-SXM", "price": 3.5}).price == 3.5
+
+
+def test_a_file_with_a_base_can_be_changed(tmp_path: Path) -> None:
+    own = tmp_path / "own.toml"
+    own.write_text('base = "dgx-h100"\npue = 1.3\n')
+    assert load_cluster(own, {"price": 2.0}).price == 2.0
+    assert load_cluster(own, {"price": 2.0}).pue == 1.3
