@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from costmodel.interval import default_margin
 from costmodel.layouts import SCHEDULES, Layouts
-from costmodel.model import load_model, model_names
+from costmodel.model import Model, load_model, model_names
 from costmodel.problem import Problem, Workload, default_global_batch
 from costmodel.profile import Profile, load_profile
 from hardware.catalog import load_cluster
+from hardware.cluster import Cluster
 from hardware.errors import InputError
 from search.fitting import usual_etp, usual_schedule
 from search.options import COLUMNS
@@ -24,6 +25,12 @@ if TYPE_CHECKING:
 
 NAMES = ("model", "family", "cluster", "profile", "space", "any_domain")
 """The arguments that, beside the workload and the limits, say what is searched."""
+
+WORK = (
+    "gpus", "seq_len", "global_batch", "precision", "grad_dtype", "moments_dtype", "expert_load", "routed_nodes",
+    "flops_convention", "mfu_peak", "headroom", "rank_order", "memory_margin",
+)  # fmt: skip
+"""Fields of Workload that can be typed."""
 
 AMONG = {"frontier": "on the frontier", "feasible": "of all feasible layouts, by MFU"}
 """What the rows of a file are, in words."""
@@ -48,26 +55,25 @@ def read_problem(arguments: Namespace) -> Problem:
     if arguments.seq_len is None and not (arguments.model in model_names() or arguments.model.endswith(".toml")):
         length = f"sequences of {model.seq_len:,} tokens, as a config.json does not tell the length in pre-training"
         say(f"{length}; --seq-len sets it")
-    seq_len, routed = arguments.seq_len or model.seq_len, arguments.routed_nodes
-    workload = Workload(
-        gpus=arguments.gpus,
-        seq_len=seq_len,
-        global_batch=arguments.global_batch or default_global_batch(arguments.gpus, seq_len),
-        precision=arguments.precision,
-        grad_dtype=arguments.grad_dtype or profile.grad_dtype,
-        moments_dtype=arguments.moments_dtype or profile.moments_dtype,
-        expert_load=arguments.expert_load,
-        routed_nodes=model.routed_nodes if routed is None else routed,
-        flops_convention=arguments.flops_convention,
-        mfu_peak=arguments.mfu_peak,
-        headroom=arguments.headroom,
-        rank_order=arguments.rank_order,
-        memory_margin=0.5 if arguments.memory_margin is None else arguments.memory_margin,
-    )
-    problem = Problem(model=model, cluster=cluster, profile=profile, workload=workload)
-    if arguments.memory_margin is not None:
+    return problem_of(model, cluster, profile, {name: getattr(arguments, name) for name in WORK})
+
+
+def problem_of(model: Model, cluster: Cluster, profile: Profile, given: Mapping[str, Any]) -> Problem:
+    """The problem of what was given by the names of Workload's fields; None, or nothing, takes the default of the
+    model, the profile or the number of GPUs. Raises InputError where it does not go together."""
+    known = {name: value for name, value in given.items() if value is not None}
+    length = known.get("seq_len", model.seq_len)
+    usual: dict[str, Any] = {
+        "seq_len": length,
+        "global_batch": default_global_batch(known["gpus"], length),
+        "grad_dtype": profile.grad_dtype,
+        "moments_dtype": profile.moments_dtype,
+        "routed_nodes": model.routed_nodes,
+    }
+    problem = Problem(model=model, cluster=cluster, profile=profile, workload=Workload(**usual | known))
+    if "memory_margin" in known:
         return problem
-    return replace(problem, workload=replace(workload, memory_margin=default_margin(problem)))
+    return replace(problem, workload=replace(problem.workload, memory_margin=default_margin(problem)))
 
 
 def read_space(arguments: Namespace, problem: Problem, *, strict: bool = True) -> SearchSpace:

@@ -74,7 +74,7 @@ def sweep_page(stored: Stored) -> Page:
         "settings": settings,
         "best": [next(i for i, row in enumerate(kept) if row is it) for it in best],
         "reasons": reasons,
-        "knees": list(_knees(rows)),
+        "knees": list(_knees(told["answers"]["knees"])),
         "account": None,
         "sources": [_inputs(told), *_sources(given["model"], given["cluster"], given)],
     }
@@ -113,11 +113,12 @@ def _short(value: Any) -> Any:
     return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
 
 
-def _knees(rows: Rows) -> Iterator[str]:
-    for machine, row, gain, met in answers.knees([dict(row) for row in rows]):
-        where = ", ".join(map(str, machine))
-        more = f"the next size gains {gain:.0%}" if met else f"none met; the last step still gains {gain:.0%}"
-        yield f"{where}: {row['gpus']:,} GPUs, {more}"
+def _knees(knees: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    for knee in knees:
+        where = ", ".join(map(str, knee["machine"]))
+        gain = f"{knee['gain']:.0%}"
+        more = f"the next size gains {gain}" if knee["met"] else f"none met; the last step still gains {gain}"
+        yield f"{where}: {knee['gpus']:,} GPUs, {more}"
 
 
 def _inputs(told: Mapping[str, Any]) -> Json:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from search.sweep.rows import LEAVES, Row, fits, machine_of, settings_of
+from search.sweep.rows import ENDS, LEAVES, Row, fits, machine_of, settings_of
 
 KNEE = 0.8
 """Share of the GPUs' growth that the speed must still gain for a size to lie before the knee."""
@@ -19,13 +19,27 @@ PARTS = 8
 @dataclass(frozen=True, slots=True)
 class Fewest:
     """The fewest GPUs of a machine that train in time: by the prediction, by the fast and by the slow end of its
-    interval (None where no size of the sweep does), and the row."""
+    interval (None where no size of the sweep does), and the row; `smallest` where no smaller size was swept."""
 
     machine: tuple[Any, ...]
     gpus: int | None
     low: int | None
     high: int | None
     row: Row | None
+    smallest: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Knee:
+    """The last size of a machine before the knee, what the next one gains, and whether a knee was met at all."""
+
+    machine: tuple[Any, ...]
+    row: Row
+    gain: float
+    met: bool
+
+
+Answers = tuple[list[Knee], list[Fewest]]
 
 
 def best(rows: Sequence[Row], objective: str) -> list[Row]:
@@ -46,27 +60,39 @@ def _key(row: Row, objective: str) -> tuple[bool, float, float]:
     return False, math.inf if value is None else value, row["days_to_train"]
 
 
-def winner(rows: Sequence[Row], objective: str) -> Row | None:
-    """The best row of all, None if nothing fits or nothing has a price."""
-    known = [row for row in rows if fits(row) and row[LEAVES[objective]] is not None]
-    return min(known, key=lambda row: _key(row, objective)) if known else None
+def winners(rows: Sequence[Row], objective: str) -> list[Row]:
+    """The best row of each model; a model of which nothing fits, or nothing has a price, has none."""
+    found: dict[str, Row] = {}
+    for row in rows:
+        if fits(row) and row[LEAVES[objective]] is not None:
+            old = found.get(row["model"])
+            if old is None or _key(row, objective) < _key(old, objective):
+                found[row["model"]] = row
+    return list(found.values())
 
 
-def knees(rows: Sequence[Row]) -> Iterator[tuple[tuple[Any, ...], Row, float, bool]]:
-    """For each machine with two sizes or more: the last size before the knee, its gain, and whether a knee was met.
+def knees(rows: Sequence[Row]) -> Iterator[Knee]:
+    """The knee of each machine with two sizes or more.
 
-    The gain from one size to the next is d ln(tokens/s) / d ln(GPUs): 1 where twice the GPUs train twice as fast.
+    The gain from one size to the next is d ln(tokens/s) / d ln(GPUs): 1 where twice the GPUs train twice as fast. Sizes
+    below the line between their neighbours, which divide the model badly, are passed over.
     """
     for machine, own in _machines(best(rows, "time")):
-        if len(own) < 2:
+        hull: list[Row] = []
+        for row in own:
+            while len(hull) > 1 and _gain(hull[-1], row) >= _gain(hull[-2], hull[-1]):
+                hull.pop()
+            hull.append(row)
+        gains = [_gain(before, after) for before, after in pairwise(hull)]
+        if not gains:
             continue
-        gains = [
-            math.log(_speed(after) / _speed(before)) / math.log(after["gpus"] / before["gpus"])
-            for before, after in pairwise(own)
-        ]
         last = max((index for index, gain in enumerate(gains, 1) if gain >= KNEE), default=0)
         met = last < len(gains)
-        yield machine, own[last], gains[last] if met else gains[-1], met
+        yield Knee(machine, hull[last], gains[last] if met else gains[-1], met)
+
+
+def _gain(before: Row, after: Row) -> float:
+    return math.log(_speed(after) / _speed(before)) / math.log(after["gpus"] / before["gpus"])
 
 
 def _machines(rows: Sequence[Row]) -> Iterator[tuple[tuple[Any, ...], list[Row]]]:
@@ -90,13 +116,13 @@ def fewest(rows: Sequence[Row], days: float) -> list[Fewest]:
     found = []
     for machine, own in _machines(best(rows, "time")):
         sizes: dict[str, Row] = {}
-        for end in ("", "_low", "_high"):
+        for end in ENDS:
             quick = [row for row in own if row[f"days_to_train{end}"] <= days]
             if quick:
                 sizes[end] = quick[0]
         row = sizes.get("")
-        gpus, low, high = (sizes[end]["gpus"] if end in sizes else None for end in ("", "_low", "_high"))
-        found.append(Fewest(machine, gpus, low, high, row))
+        gpus, low, high = (sizes[end]["gpus"] if end in sizes else None for end in ENDS)
+        found.append(Fewest(machine, gpus, low, high, row, bool(own) and gpus == own[0]["gpus"]))
     return found
 
 

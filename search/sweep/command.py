@@ -11,20 +11,16 @@ from typing import Any
 
 from hardware.errors import InfeasibleError, InputError
 from search.files import output_path, whole
+from search.inputs import WORK
 from search.options import COLUMNS
 from search.sweep import answers, executors, tell
 from search.sweep.file import to_parquet
 from search.sweep.grid import Machine, Request, machines
 from search.sweep.journal import Journal, journal
-from search.sweep.rows import Limits, Row, fits, rows_of
+from search.sweep.rows import ENDS, Limits, Row, fits, rows_of
 from search.sweep.unit import Unit
 from search.terminal import progress, say
 from search.version import VERSION
-
-WORK = (
-    "precision", "grad_dtype", "moments_dtype", "expert_load", "routed_nodes", "flops_convention", "mfu_peak",
-    "headroom", "memory_margin", "rank_order",
-)  # fmt: skip
 
 
 def sweep(arguments: Namespace) -> int:
@@ -37,17 +33,16 @@ def sweep(arguments: Namespace) -> int:
     asked = machines(request)
     with journal(output, resume=arguments.resume) as kept:
         usual, units = _run(arguments, asked, kept)
-        asked_for, every = (rows_of(some, kept.done, arguments.tokens, Limits()) for some in (usual, units))
         limits = Limits(days=arguments.max_days, cost=arguments.max_cost)
         rows = rows_of(units, kept.done, arguments.tokens, limits)
+        found = _answers(arguments, usual, units, kept)
         with whole(output) as (file,):
-            to_parquet(file, rows, _provenance(arguments, units))
+            to_parquet(file, rows, _provenance(arguments, units, found))
     say(f"wrote {output}: {len(rows):,} rows of {len(units):,} searches")
-    quick = answers.fewest(every, arguments.max_days) if arguments.max_days else []
     if arguments.json:
-        print(json.dumps(_json(arguments, rows, asked_for, quick), indent=2))
+        print(json.dumps(_json(arguments, rows, found), indent=2))
     else:
-        print("\n".join(tell.report(arguments, rows, asked_for, quick)))
+        print("\n".join(tell.report(arguments, rows, found)))
     if not any(map(fits, rows)):
         raise InfeasibleError("no layout on any machine and size fits and keeps the limits; the table has the reasons")
     return 0
@@ -67,7 +62,7 @@ def _request(arguments: Namespace) -> Request:
         batches=arguments.global_batch or (), critical_batch=arguments.critical_batch, max_gpus=arguments.max_gpus,
         family=arguments.family, profile=arguments.profile, seq_len=arguments.seq_len, space=arguments.space,
         prices=dict(arguments.price), axes=dict(arguments.set), any_domain=arguments.any_domain, limits=limits,
-        workload={name: getattr(arguments, name) for name in WORK},
+        workload={name: getattr(arguments, name) for name in WORK if name not in ("gpus", "seq_len", "global_batch")},
     )  # fmt: skip
 
 
@@ -101,37 +96,55 @@ def _opened(arguments: Namespace, number: int) -> AbstractContextManager[Any]:
 
 
 def _between(arguments: Namespace, machine: Machine, own: Sequence[Unit], kept: Journal) -> list[Unit]:
-    rows = rows_of(own, kept.done, arguments.tokens, Limits())
+    """Sizes around those where the prediction, and each end of its interval, comes below the days."""
+    rows = [row for row in rows_of(own, kept.done, arguments.tokens, Limits()) if fits(row)]
     sizes = sorted({unit.gpus for unit in own})
-    quick = {row["gpus"] for row in rows if fits(row) and row["days_to_train"] <= arguments.max_days}
-    more = answers.between(sizes, machine.cluster.gpus_per_node, [size in quick for size in sizes])
-    return list(machine.units(more))
+    more: set[int] = set()
+    for end in ENDS:
+        quick = {row["gpus"] for row in rows if row[f"days_to_train{end}"] <= arguments.max_days}
+        more |= {*answers.between(sizes, machine.cluster.gpus_per_node, [size in quick for size in sizes])}
+    return list(machine.units(sorted(more), fitting=True))
 
 
-def _provenance(arguments: Namespace, units: Sequence[Unit]) -> dict[str, Any]:
-    """What the file keeps of the question: nothing of how, how fast or where it was run."""
+def _answers(
+    arguments: Namespace, usual: Sequence[Unit], units: Sequence[Unit], kept: Journal
+) -> tuple[list[answers.Knee], list[answers.Fewest]]:
+    """The knees of the sizes asked for, whatever these take, and the fewest GPUs that keep the days and the cost."""
+    asked_for = rows_of(usual, kept.done, arguments.tokens, Limits())
+    paid = rows_of(units, kept.done, arguments.tokens, Limits(cost=arguments.max_cost))
+    quick = answers.fewest(paid, arguments.max_days) if arguments.max_days else []
+    return list(answers.knees(asked_for)), quick
+
+
+def _provenance(arguments: Namespace, units: Sequence[Unit], found: answers.Answers) -> dict[str, Any]:
+    """What the file keeps of the question and the answers: nothing of how, how fast or where it was run."""
     how = ("given", "run", "threads", "workers", "dask", "resume", "output", "json")
     return {
         "inputs": {name: value for name, value in vars(arguments).items() if name not in how},
+        "answers": _plain(found),
         "sha256": {"units": [unit.key for unit in units]},
         "versions": {"meshscout": VERSION},
         "rows": "sweep",
     }
 
 
-def _json(
-    arguments: Namespace, rows: Sequence[Row], asked_for: Sequence[Row], quick: Sequence[answers.Fewest]
-) -> Mapping[str, Any]:
+def _plain(found: answers.Answers) -> dict[str, Any]:
+    knees, quick = found
     return {
-        "rows": len(rows),
-        "best": answers.best(rows, arguments.objective),
-        "winner": answers.winner(rows, arguments.objective),
-        "pareto": [row for row in rows if row["pareto"]],
         "knees": [
-            {"machine": list(machine), "gpus": row["gpus"], "gain": gain, "met": met}
-            for machine, row, gain, met in answers.knees(asked_for)
+            {"machine": list(it.machine), "gpus": it.row["gpus"], "gain": it.gain, "met": it.met} for it in knees
         ],
         "fewest": [
             {"machine": list(it.machine), "gpus": it.gpus, "gpus_low": it.low, "gpus_high": it.high} for it in quick
         ],
+    }
+
+
+def _json(arguments: Namespace, rows: Sequence[Row], found: answers.Answers) -> Mapping[str, Any]:
+    return {
+        "rows": len(rows),
+        "best": answers.best(rows, arguments.objective),
+        "winners": answers.winners(rows, arguments.objective),
+        "pareto": [row for row in rows if row["pareto"]],
+        **_plain(found),
     }

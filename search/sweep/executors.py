@@ -6,7 +6,14 @@ import multiprocessing
 import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import BrokenExecutor, Executor, ProcessPoolExecutor, ThreadPoolExecutor, as_completed
+from concurrent.futures import (
+    BrokenExecutor,
+    CancelledError,
+    Executor,
+    ProcessPoolExecutor,
+    ThreadPoolExecutor,
+    as_completed,
+)
 from contextlib import AbstractContextManager, contextmanager
 
 from hardware.errors import InputError
@@ -79,10 +86,14 @@ def run_all(
                     if progress:
                         progress(total - len(left), total)
                 return
-        except BrokenExecutor:
+        except (BrokenExecutor, CancelledError) as error:
             if tried == TRIES - 1:
-                raise
+                raise InputError(f"workers died {TRIES} times ({type(error).__name__})") from None
             say(f"a worker died; {len(left)} of {total} searches are done again")
+        except Exception as error:
+            if type(error).__module__.split(".")[0] != "distributed":
+                raise
+            raise InputError(f"--dask: {' '.join(str(error).split())}") from None
 
 
 def cores() -> int:

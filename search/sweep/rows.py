@@ -14,6 +14,8 @@ from hardware.errors import InputError
 from search.sweep.unit import Result, Unit
 
 Row = dict[str, Any]
+ENDS = ("", "_low", "_high")
+"""The prediction and the ends of its interval, as suffixes of a column."""
 LEAVES = {"time": "days_to_train", "cost": "cost", "energy": "energy"}
 """Column that an objective makes small."""
 
@@ -73,10 +75,7 @@ def _unit_rows(unit: Unit, result: Result, tokens: float) -> Iterator[Row]:
     if not result["rows"]:
         return
     assert unit.problem is not None
-    times = {
-        end: np.array([row[f"step_time{end}"] for row in result["rows"]], dtype=np.float64)
-        for end in ("", "_low", "_high")
-    }
+    times = {end: np.array([row[f"step_time{end}"] for row in result["rows"]], dtype=np.float64) for end in ENDS}
     runs = {end: training(unit.problem, tokens, column) for end, column in times.items()}
     for number, row in enumerate(result["rows"]):
         costs = {

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from search.sweep import answers
+from search.sweep.grid import fitting_batch
 from search.sweep.rows import Row
 from tests.commands import Outcome
 
@@ -32,6 +33,16 @@ def test_each_combination_is_as_exhaustive_as_a_search(run: Callable[..., Outcom
     alone = rows("frontier.parquet")
     own = [row for row in rows() if (row["cluster"], row["gpus"]) == ("dgx-a100", 16)]
     assert [{name: row[name] for name in alone[0]} for row in own] == alone
+
+
+def test_a_job_that_measured_runs_cover_is_what_search_finds(run: Callable[..., Outcome]) -> None:
+    """Such a job must fit with probability 0.9 by default, in a sweep as in a search; so must typed options."""
+    for more in ((), ("--headroom", "4 GiB"), ("--memory-margin", "0.8", "--any-domain")):
+        job = ("llama-3.1-70b", "dgx-h100", "--gpus", "64", "--tp", "8", "--pp", "1,2,4", *more)
+        assert run("sweep", *job, "--tokens", "1T").code == 0
+        assert run("search", *job).code == 0
+        alone = rows("frontier.parquet")
+        assert [{name: row[name] for name in alone[0]} for row in rows()] == alone
 
 
 def test_the_figures_agree_with_a_hand_calculation(run: Callable[..., Outcome]) -> None:
@@ -266,11 +277,28 @@ def row(gpus: int, speed: float, days: float) -> Row:
 
 def test_the_knee_is_the_last_size_that_still_gains() -> None:
     """8 -> 16 gains log2(1.9) = 93 %, 16 -> 32 gains log2(1.5) = 58 %."""
-    ((_, at, gain, met),) = answers.knees([row(8, 1.0, 10), row(16, 1.9, 5.3), row(32, 2.85, 3.5)])
-    assert (at["gpus"], met) == (16, True)
-    assert gain == pytest.approx(0.585, abs=0.001)
-    ((_, at, _, met),) = answers.knees([row(8, 1.0, 10), row(16, 1.9, 5.3)])
-    assert (at["gpus"], met) == (16, False)
+    (knee,) = answers.knees([row(8, 1.0, 10), row(16, 1.9, 5.3), row(32, 2.85, 3.5)])
+    assert (knee.row["gpus"], knee.met) == (16, True)
+    assert knee.gain == pytest.approx(0.585, abs=0.001)
+    (knee,) = answers.knees([row(8, 1.0, 10), row(16, 1.9, 5.3)])
+    assert (knee.row["gpus"], knee.met) == (16, False)
+
+
+def test_a_size_that_divides_badly_is_no_knee() -> None:
+    """12 GPUs are slower than 8; from 8 to 16 the speed doubles all the same."""
+    (knee,) = answers.knees([row(8, 1.0, 10), row(12, 0.9, 11), row(16, 2.0, 5), row(32, 3.9, 2.6)])
+    assert (knee.row["gpus"], knee.met) == (32, False)
+    assert knee.gain == pytest.approx(0.963, abs=0.001)
+
+
+def test_sizes_between_take_a_batch_that_they_divide() -> None:
+    assert fitting_batch(9216, 2048) == 2304
+    assert fitting_batch(8192, 2048) == 2048
+    assert fitting_batch(12, 512) == 576
+    for gpus in range(8, 4096, 8):
+        batch = fitting_batch(gpus, 512)
+        assert 0.6 <= batch / 512 <= 1.5
+        assert batch == 512 or batch % (gpus // (gpus & -gpus)) == 0
 
 
 def test_the_fewest_gpus_come_with_the_interval() -> None:
@@ -278,6 +306,8 @@ def test_the_fewest_gpus_come_with_the_interval() -> None:
     assert (found.low, found.gpus, found.high) == (8, 16, 32)
     (none,) = answers.fewest([row(8, 1.0, 10.5)], 5.0)
     assert (none.low, none.gpus, none.high) == (None, None, None)
+    assert (found.smallest, none.smallest) == (False, False)
+    assert answers.fewest([row(8, 1.0, 9.5)], 10.0)[0].smallest
 
 
 def test_sizes_between_are_whole_nodes() -> None:
