@@ -1,25 +1,31 @@
 """FLOPs and bytes of one layer, at the rate that their shapes achieve -> seconds.
 
-Times are per micro-batch and per GPU. Every linear has three GEMMs: forward, gradient of its input, gradient of its
-weight. t = max(2 M N K / (peak * eta(M, N)), bytes / HBM bandwidth) + the gap between kernels.
+Times are per micro-batch and per GPU: GEMMs, fused attention, operators bound by bandwidth, and gaps between kernels.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import numpy as np
 
 from costmodel.collectives import leaves_node
 from costmodel.flops import attended
+from costmodel.gemms import (
+    Gemm,
+    Shape,
+    attention_gemms,
+    bandwidth,
+    expert_gemms,
+    linear,
+    mla_up_gemms,
+    mlp_gemms,
+    pace,
+)
 from costmodel.held import vocab_per_rank
 from costmodel.layouts import Column, Layouts, gather, shard_groups
 from costmodel.problem import DTYPE_BYTES, LOW_PRECISIONS, Problem
-from costmodel.tables import bilinear
-from hardware.gpu import GemmTable
 
 SWIGLU_WORK = 6.0
 ATTENTION_BACKWARD = 2.5
@@ -34,20 +40,8 @@ elements take 153 and 110 s, of which attention is 6 s with the latter."""
 SCORE_BYTES = 11.0
 """HBM bytes per attention score, causal or not, that unfused attention moves forward: the product writes it, softmax
 and dropout read and write it (and a mask), and the product with the values reads it."""
-SHARES = {"fp8": "gemm_fp8", "mxfp8": "gemm_mxfp8", "nvfp4": "gemm_fp4"}
-"""The rate of a precision's GEMMs; of all others it is `gemm`."""
 CE_BYTES = 10.0
 """HBM bytes per logit that the fused cross entropy moves."""
-
-
-class Gemm(NamedTuple):
-    """One linear of a layer on one rank: out[M, N] = in[M, K] w[K, N]; `groups` of them for experts."""
-
-    m: Column
-    n: Column
-    k: Column
-    groups: float | Column = 1.0
-    grouped: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,135 +76,12 @@ class Work:
         return gradients + self.elementwise_backward + self.gaps_backward + self.recompute
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """Per-row sizes that every formula needs, float64, computed once; None where the table lacks the axis."""
-
-    tp: Column
-    cp: Column
-    ep: Column
-    etp: Column
-    micro_batch: Column
-    tokens: Column
-    """tokens per GPU and micro-batch: micro_batch * seq_len / cp"""
-    dispatched: Column
-    """tokens that this rank sends to experts: tokens / tp, since sequence parallelism has split them"""
-    norm_split: Column
-    """tp with sequence parallelism, else 1: what norms and residuals are divided by"""
-
-    @classmethod
-    def of(cls, problem: Problem, layouts: Layouts) -> Shape:
-        tp = layouts.tp.astype(np.float64)
-        cp = layouts.cp.astype(np.float64)
-        micro_batch = layouts.micro_batch.astype(np.float64)
-        tokens = micro_batch * float(problem.workload.seq_len) / cp
-        split = layouts.sequence_parallel
-        if split is not None:
-            split = 1.0 + split.astype(np.float64) * (tp - 1.0)
-        ep, etp = (column if column is None else column.astype(np.float64) for column in (layouts.ep, layouts.etp))
-        return cls(tp, cp, ep, etp, micro_batch, tokens, tokens / tp, split)
-
-
-def gemm_efficiency(table: GemmTable, m: Column, n: Column) -> Column:
-    """Measured share of the peak at M rows and N columns, interpolated in logarithms.
-
-    Constant above the table; below its first row it falls in proportion to M, as tiles stay empty.
-    """
-    rows, eta = np.log2(np.asarray(table.m)), [[math.log2(value) for value in row] for row in table.eta]
-    at = np.log2(m)
-    inside = bilinear(rows, np.log2(np.asarray(table.n)), eta, at, np.log2(n))
-    efficiency: Column = np.exp2(inside + np.minimum(at - rows[0], 0.0))
-    return efficiency
-
-
-def gemm_seconds(problem: Problem, gemm: Gemm, *, wgrad: bool = False) -> Column:
-    """Seconds of one GEMM (or one grouped GEMM) without the gap before it.
-
-    The weight gradient reads and writes its fp32 accumulator, so it is bound by bandwidth when rows are few.
-    """
-    gpu, rates = problem.cluster.gpu, problem.profile.time
-    low = problem.workload.precision in LOW_PRECISIONS
-    recipe = problem.profile.fp8_recipe if "mxfp8" not in gpu.peak else "fp8_block"
-    table = gpu.gemm.get(recipe if low else "bf16", gpu.gemm["bf16"])
-    peak = gpu.peak[problem.workload.precision]
-    share = getattr(rates, SHARES.get(problem.workload.precision, "gemm"))
-    if low and problem.workload.fp8_scaling == "row":
-        share = share * rates.fp8_rowwise
-    if gemm.grouped:
-        share = share * (rates.grouped_wgrad if wgrad else rates.grouped_gemm)
-    flops = 2.0 * gemm.m * gemm.n * gemm.k * gemm.groups
-    compute = flops / (peak * _pace(problem) * np.minimum(share * gemm_efficiency(table, gemm.m, gemm.n), 1.0))
-    operand = 1.0 if low else 2.0
-    accumulator = 8.0 if wgrad else operand
-    moved = operand * gemm.m * (gemm.k + gemm.n) + accumulator * gemm.k * gemm.n
-    seconds: Column = np.maximum(compute, moved * gemm.groups / _bandwidth(problem))
-    return seconds
-
-
-def linear(problem: Problem, gemms: Iterable[Gemm]) -> tuple[Column, Column, Column]:
-    """Seconds of the forward, input-gradient and weight-gradient GEMMs of a chain of linears."""
-    forward = dgrad = wgrad = np.zeros(1)
-    for gemm in gemms:
-        forward = forward + gemm_seconds(problem, gemm)
-        dgrad = dgrad + gemm_seconds(problem, gemm._replace(n=gemm.k, k=gemm.n))
-        wgrad = wgrad + gemm_seconds(problem, gemm, wgrad=True)
-    return forward, dgrad, wgrad
-
-
-def attention_gemms(problem: Problem, shape: Shape) -> list[Gemm]:
-    """Projections of the attention block."""
-    model, t = problem.model, shape.tokens
-    one = np.ones_like(t)
-    h, a = model.hidden * one, model.heads / shape.tp
-    if model.attention != "mla":
-        kv = np.maximum(model.kv_heads / shape.tp, 1.0)
-        width = (a + 2.0 * kv) * model.head_dim
-        return [Gemm(t, width, h), Gemm(t, h, a * model.head_dim)]
-    up = a * (model.qk_nope_head_dim + model.v_head_dim)
-    gemms = [
-        Gemm(t, (model.kv_lora_rank + model.qk_rope_head_dim) * one, h),
-        Gemm(t, up, model.kv_lora_rank * one),
-    ]
-    rank = model.q_lora_rank or model.hidden
-    if model.q_lora_rank:
-        gemms.append(Gemm(t, rank * one, h))
-    gemms.append(Gemm(t, a * model.qk_head_dim, rank * one))
-    return [*gemms, Gemm(t, h, a * model.v_head_dim)]
-
-
-def mla_up_gemms(problem: Problem, shape: Shape) -> list[Gemm]:
-    """The up-projections of the latent attention, which `mla_up_proj` recomputes."""
-    model, t = problem.model, shape.tokens
-    one, a = np.ones_like(t), model.heads / shape.tp
-    query = Gemm(t, a * model.qk_head_dim, (model.q_lora_rank or model.hidden) * one)
-    return [query, Gemm(t, a * (model.qk_nope_head_dim + model.v_head_dim), model.kv_lora_rank * one)]
-
-
-def mlp_gemms(problem: Problem, shape: Shape, width: int) -> list[Gemm]:
-    """A dense MLP of this width, split by TP."""
-    h = problem.model.hidden * np.ones_like(shape.tokens)
-    up = (2.0 if problem.model.gated_mlp else 1.0) * width / shape.tp
-    return [Gemm(shape.tokens, up, h), Gemm(shape.tokens, h, width / shape.tp)]
-
-
-def expert_gemms(problem: Problem, shape: Shape) -> list[Gemm]:
-    """The routed experts of this rank: M rows per expert = the EP group's tokens * top-k / experts * load."""
-    model = problem.model
-    h = model.hidden * np.ones_like(shape.tokens)
-    local = model.experts / shape.ep
-    tokens = shape.dispatched * shape.ep * shape.etp
-    rows = tokens * model.experts_per_token / model.experts * problem.workload.expert_load
-    width = model.expert_ffn_hidden / shape.etp
-    up = (2.0 if model.gated_mlp else 1.0) * width
-    return [Gemm(rows, up, h, local, True), Gemm(rows, h, width, local, True)]
-
-
 def _attention_core(problem: Problem, shape: Shape) -> Column:
     """Forward seconds of fused causal attention at a rate of 1 of the peak, corrected for few heads and tokens."""
     model, keys = problem.model, attended(problem.model, float(problem.workload.seq_len))
     per_token = keys * (model.heads / shape.tp) * (model.qk_head_dim + model.value_head_dim)
     tiles = (model.heads / shape.tp) * shape.tokens / TILE
-    at_rate = shape.tokens * per_token / (problem.cluster.gpu.peak["bf16"] * _pace(problem))
+    at_rate = shape.tokens * per_token / (problem.cluster.gpu.peak["bf16"] * pace(problem))
     return at_rate * (1.0 + problem.profile.time.attention_tiles / tiles)
 
 
@@ -225,19 +96,7 @@ def _scores(problem: Problem, shape: Shape) -> Column:
     """Forward seconds in which unfused attention moves its scores; 0 where attention is fused and keeps none."""
     each = SCORE_BYTES * (problem.profile.memory.scores_saved > 0.0)
     moved = each * (problem.model.heads / shape.tp) * shape.tokens * float(problem.workload.seq_len)
-    return moved / _bandwidth(problem)
-
-
-def _bandwidth(problem: Problem) -> float:
-    """B/s that bandwidth-bound operators reach, at most the HBM's."""
-    gpu = problem.cluster.gpu
-    share = min(gpu.memory_efficiency * problem.profile.time.memory_bandwidth, 1.0)
-    return gpu.memory_bandwidth * share * _pace(problem)
-
-
-def _pace(problem: Problem) -> float:
-    """Speed of compute under the problem's software over that under the newest: older software is never faster."""
-    return 1.0 / (1.0 + problem.profile.time.behind * problem.lag)
+    return moved / bandwidth(problem)
 
 
 def _elementwise(problem: Problem, shape: Shape, *, moe: bool) -> Column:
@@ -308,7 +167,7 @@ def _layer_work(problem: Problem, layouts: Layouts, *, moe: bool) -> tuple[Work,
     else:
         feed = dense(mlp_gemms, model.ffn_hidden)
     core, scores = _attention_core(problem, shape) * _misaligned(problem), _scores(problem, shape)
-    moved = _elementwise(problem, shape, moe=moe) / _bandwidth(problem)
+    moved = _elementwise(problem, shape, moe=moe) / bandwidth(problem)
     kernels = KERNELS["attention"] + KERNELS["moe" if moe else "mlp"] + KERNELS["ring"] * (shape.cp - 1.0)
     gaps = rates.kernel * kernels
     work = Work(
@@ -353,19 +212,19 @@ def whole_layer_again(problem: Problem, layouts: Layouts) -> Column:
 def _recompute(problem: Problem, layouts: Layouts, work: Work, feed: Column, shared: Column, *, moe: bool) -> Column:
     """Seconds of forward work repeated in the backward pass by each recompute set, shape (sets, N); `feed` and
     `shared` are the forward GEMMs of the MLP or experts, and of the shared experts among them."""
-    shape, model, bandwidth = Shape.of(problem, layouts), problem.model, _bandwidth(problem)
+    shape, model, rate = Shape.of(problem, layouts), problem.model, bandwidth(problem)
     t = shape.tokens
     width = model.experts_per_token * model.expert_ffn_hidden if moe else model.ffn_hidden
     cast = CAST_BYTES * (problem.workload.precision in LOW_PRECISIONS)
-    activation = (SWIGLU_WORK + cast) * t * width / shape.tp / bandwidth
-    routed = problem.workload.expert_load * _routed(problem) * t / shape.tp / bandwidth
-    latent = _rope(problem, shape) * t / bandwidth
+    activation = (SWIGLU_WORK + cast) * t * width / shape.tp / rate
+    routed = problem.workload.expert_load * _routed(problem) * t / shape.tp / rate
+    latent = _rope(problem, shape) * t / rate
     zero = up = np.zeros_like(t)
     if model.attention == "mla":
         gemms = layouts.once(DENSE_AXES, lambda few: linear(problem, mla_up_gemms(problem, Shape.of(problem, few))))
         up = gemms[0] + latent
     costs = {
-        "layernorm": 8.0 * model.hidden * t / shape.norm_split / bandwidth,
+        "layernorm": 8.0 * model.hidden * t / shape.norm_split / rate,
         "activation": zero if moe else activation,
         "moe_act": activation if moe else zero,
         "core_attn": work.attention_forward,
@@ -389,7 +248,7 @@ def head_work(problem: Problem, layouts: Layouts) -> Work:
     h = model.hidden * np.ones_like(shape.tokens)
     vocab = vocab_per_rank(model, shape.tp)
     forward, dgrad, wgrad = linear(problem, [Gemm(shape.tokens, vocab, h)])
-    loss = CE_BYTES * shape.tokens * vocab / (_bandwidth(problem) * problem.profile.time.loss_bandwidth)
+    loss = CE_BYTES * shape.tokens * vocab / (bandwidth(problem) * problem.profile.time.loss_bandwidth)
     zero = np.zeros_like(loss)
     gaps = 6.0 * problem.profile.time.kernel * np.ones_like(loss)
     return Work(forward, dgrad, wgrad, zero, zero, 0.5 * loss, 0.5 * loss, gaps, 2.0 * gaps, zero)
@@ -407,7 +266,7 @@ def embedding_work(problem: Problem, layouts: Layouts) -> Work:
     """Seconds of the embedding lookup and its gradient, per micro-batch."""
     shape = Shape.of(problem, layouts)
     zero = np.zeros_like(shape.tokens)
-    moved = 4.0 * problem.model.hidden * shape.tokens / shape.norm_split / _bandwidth(problem)
+    moved = 4.0 * problem.model.hidden * shape.tokens / shape.norm_split / bandwidth(problem)
     return Work(zero, zero, zero, zero, zero, moved, 2.0 * moved, zero, zero, zero)
 
 
@@ -423,7 +282,7 @@ def optimizer_seconds(problem: Problem, layouts: Layouts, dense: Column, expert:
     shard, expert_shard = shard_groups(layouts)
     own = dense / (1.0 + sharded * (shard - 1.0)) + expert / (1.0 + sharded * (expert_shard - 1.0))
     moved = own * (gradient + 2.0 * 4.0 + 4.0 * moment + 2.0) + (dense + expert) * 2.0 * gradient
-    return moved / (_bandwidth(problem) * problem.profile.time.optimizer)
+    return moved / (bandwidth(problem) * problem.profile.time.optimizer)
 
 
 def exchange_seconds(problem: Problem, layouts: Layouts, layers: Column) -> Column:

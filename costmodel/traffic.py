@@ -11,7 +11,8 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from costmodel.collectives import collective, leaves_node, members, point_to_point
-from costmodel.compute import DENSE_AXES, WORK_AXES, Shape, Work, whole_layer_again
+from costmodel.compute import DENSE_AXES, WORK_AXES, Work, whole_layer_again
+from costmodel.gemms import Shape
 from costmodel.layouts import Column, Layouts, shard_groups
 from costmodel.problem import DTYPE_BYTES, Problem
 from costmodel.schedule import is_dual

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from costmodel import flops, params
-from costmodel.compute import Gemm, Shape, gemm_efficiency, gemm_seconds, head_work, layer_work
+from costmodel.compute import head_work, layer_work
+from costmodel.gemms import Gemm, Shape, gemm_efficiency, gemm_seconds
 from costmodel.layouts import Layouts
 from costmodel.model import load_model
 from costmodel.problem import Problem, Workload

@@ -8,8 +8,9 @@ import pytest
 from costmodel.calibration.predict import predict
 from costmodel.calibration.runs import read_runs
 from costmodel.calibration.software import software_of
-from costmodel.compute import Gemm, Shape, gemm_seconds, layer_work
+from costmodel.compute import layer_work
 from costmodel.estimate import estimate
+from costmodel.gemms import Gemm, Shape, gemm_seconds
 from costmodel.layouts import Layouts
 from costmodel.model import load_model
 from costmodel.problem import Problem, Workload
