@@ -21,7 +21,7 @@ from costmodel.rates import Interval
 Vector = NDArray[np.float64]
 SHARE = 0.8
 """Share of runs that an interval holds."""
-SHRINK = 40.0
+SHRINK = 120.0
 """Residuals at which a profile's own ends weigh as much as the mean over profiles."""
 LEAST, LEAST_OUTSIDE = 10, 5
 """Residuals inside and outside of the range below which a profile has no say in the mean over profiles."""

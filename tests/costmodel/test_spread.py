@@ -31,7 +31,7 @@ def rows(offs, *, inside=True, blocks=20, name="llm-foundry"):
     ]  # fmt: skip
 
 
-NORMAL = np.random.default_rng(1).normal(0.0, 0.1, 2000)
+NORMAL = np.random.default_rng(1).normal(0.0, 0.1, 4000)
 
 
 def test_the_ends_are_the_quantiles_of_many_residuals():
@@ -61,7 +61,7 @@ def test_outside_the_interval_is_wider_by_what_was_measured():
 
 
 def test_intervals_hold_eight_of_ten_runs_of_blocks_that_they_were_not_taken_from():
-    both = rows(NORMAL) + rows(3.0 * NORMAL[:1000], inside=False)
+    both = rows(NORMAL) + rows(3.0 * NORMAL[:2000], inside=False)
     held = holds(both, PLAIN)
     for inside in (True, False):
         share = np.mean([held[it.run.id]["time"] for it in both if it.calibrated == inside])
