@@ -1,4 +1,4 @@
-"""A stored frontier or sweep -> what the page draws, as JSON: columns, terms, the account, assumptions and sources."""
+"""A stored frontier or sweep -> what the page draws, as JSON: columns, terms, the account, the answers, sources."""
 
 from __future__ import annotations
 
@@ -6,19 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from costmodel.model import load_model
-from costmodel.profile import load_profile
-from hardware.catalog import load_cluster
-from hardware.errors import InputError
-from hardware.reader import Provenance
 from hardware.units import format_count
 from search.account import DEMANDS
 from search.frontier import Stored
+from search.report.sources import inputs, replaced, short_names, sources
 from search.sweep import answers
-from search.sweep.rows import column_of, fits, settings_of, value_of
+from search.sweep.rows import column_of, fits, machine_of, settings_of, value_of
 
 DIGITS = 5
-MOST_SOURCES = 400
 Json = dict[str, Any]
 Rows = Sequence[Mapping[str, Any]]
 
@@ -51,7 +46,7 @@ def frontier_page(stored: Stored) -> Page:
         "kind": "frontier",
         "settings": [],
         "account": {"summary": summary, "lines": lines},
-        "sources": [_inputs(told), *_sources([told["inputs"]["model"]], [told["inputs"]["cluster"]], told["inputs"])],
+        "sources": [inputs(told), *sources([told["inputs"]["model"]], [told["inputs"]["cluster"]], told["inputs"])],
     }
     title = f"{names['model']} on {work['gpus']:,} GPUs of {names['cluster']}"
     return Page(title, f"{work['precision']}, {batch}, profile {names['profile']}", data)
@@ -62,25 +57,49 @@ def sweep_page(stored: Stored) -> Page:
     told = stored.provenance
     given = told["inputs"]
     rows = _as_typed(stored.rows, given["set"])
-    good = [row for row in rows if fits(row)]
     best = [row for row in answers.best(rows, given["objective"]) if fits(row)]
-    kept = [row for row in good if row["pareto"] or any(row is it for it in best)]
-    settings = settings_of(rows)
-    reasons = [
-        {name: row[name] for name in ("model", "cluster", *settings, "gpus", "reason")} for row in rows if not fits(row)
-    ]
+    kept = [row for row in rows if fits(row) and (row["pareto"] or any(row is it for it in best))]
+    settings, naming = settings_of(rows), _naming(rows, [path for path, _ in given["set"]])
     data = _table(kept, stored.columns) | {
         "kind": "sweep",
-        "settings": settings,
+        "naming": naming,
         "best": [next(i for i, row in enumerate(kept) if row is it) for it in best],
-        "reasons": reasons,
-        "knees": list(_knees(told["answers"]["knees"])),
+        "reasons": list(_reasons(rows, settings)),
+        "fewest": _answers(told, "fewest", settings),
+        "max_days": given.get("max_days"),
+        "knees": [_knee(it, naming) for it in _answers(told, "knees", settings)],
         "account": None,
-        "sources": [_inputs(told), *_sources(given["model"], given["cluster"], given)],
+        "sources": [inputs(told), *sources(given["model"], given["cluster"], given)],
     }
     models, clusters = ", ".join(given["model"]), ", ".join(given["cluster"])
     tokens = format_count(given["tokens"]).strip()
-    return Page(f"{models} on {clusters}", f"{tokens} tokens, {given['precision']}, profile {given['profile']}", data)
+    facts = [f"{tokens} tokens", given["precision"], f"profile {given['profile']}", *replaced(given)]
+    return Page(f"{models} on {clusters}", ", ".join(facts), data)
+
+
+def _naming(rows: Rows, paths: Sequence[str]) -> list[list[str]]:
+    """The columns that tell machines apart, each with the name before its value, none where that says it."""
+    names = {"model": "", "cluster": ""} | dict(zip(map(column_of, paths), short_names(paths), strict=True))
+    return [
+        [column, name]
+        for column, name in names.items()
+        if column == "cluster" or len({row[column] for row in rows}) > 1
+    ]
+
+
+def _reasons(rows: Rows, settings: Sequence[str]) -> Iterator[Json]:
+    """The rows of the sizes that have no layout at any batch."""
+    fitting = {(*machine_of(dict(row), settings), row["gpus"]) for row in rows if fits(dict(row))}
+    for row in rows:
+        if (*machine_of(dict(row), settings), row["gpus"]) not in fitting:
+            yield {name: row[name] for name in ("model", "cluster", *settings, "gpus", "global_batch", "reason")}
+
+
+def _answers(told: Mapping[str, Any], name: str, settings: Sequence[str]) -> list[Json]:
+    """The stored answers with their machines by column, what-ifs as they were typed."""
+    columns = ("model", "cluster", *settings)
+    found = [dict(zip(columns, it["machine"], strict=True)) | it for it in told["answers"][name]]
+    return _as_typed(found, told["inputs"]["set"])
 
 
 def _as_typed(rows: Rows, settings: Sequence[tuple[str, Sequence[str]]]) -> list[Json]:
@@ -113,47 +132,8 @@ def _short(value: Any) -> Any:
     return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
 
 
-def _knees(knees: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    for knee in knees:
-        where = ", ".join(map(str, knee["machine"]))
-        gain = f"{knee['gain']:.0%}"
-        more = f"the next size gains {gain}" if knee["met"] else f"none met; the last step still gains {gain}"
-        yield f"{where}: {knee['gpus']:,} GPUs, {more}"
-
-
-def _inputs(told: Mapping[str, Any]) -> Json:
-    """What was asked for, and by which versions."""
-    given = dict(told["inputs"]) | dict(told.get("workload", {}))
-    rows = [[name.replace("_", " "), _text(value), ""] for name, value in given.items() if value not in (None, [], {})]
-    rows += [[f"version of {name}", text, ""] for name, text in told["versions"].items()]
-    return {"name": "Inputs", "rows": rows}
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, dict):
-        return ", ".join(f"{name}: {_text(part)}" for name, part in value.items())
-    return ", ".join(map(_text, value)) if isinstance(value, list) else str(value)
-
-
-def _sources(models: Sequence[str], clusters: Sequence[str], given: Mapping[str, Any]) -> Iterator[Json]:
-    """Figures of the clusters, GPUs and the profile with tag and source, as far as their files are still there."""
-    for name in models:
-        try:
-            model = load_model(name, given.get("family"))
-        except InputError:
-            continue
-        yield {"name": f"Model {name}", "rows": [["architecture", model.source, ""]]}
-    for name in clusters:
-        try:
-            cluster = load_cluster(name)
-            profile = load_profile(given["profile"]).on(cluster.gpu)
-        except InputError:
-            continue
-        yield {"name": f"Cluster {name}", "rows": list(_facts(cluster.provenance))}
-        yield {"name": f"GPU {cluster.gpu.name}", "rows": list(_facts(cluster.gpu.provenance))}
-        yield {"name": f"Profile {profile.name} on {cluster.gpu.name}", "rows": list(_facts(profile.provenance))}
-
-
-def _facts(provenance: Mapping[str, Provenance]) -> Iterator[list[str]]:
-    for name, fact in list(provenance.items())[:MOST_SOURCES]:
-        yield [name, fact.tag, fact.source]
+def _knee(knee: Mapping[str, Any], naming: Sequence[Sequence[str]]) -> str:
+    where = ", ".join(f"{name}={knee[column]}" if name else str(knee[column]) for column, name in naming)
+    gain = f"{knee['gain']:.0%}"
+    more = f"the next size gains {gain}" if knee["met"] else f"none met; the last step still gains {gain}"
+    return f"{where}: {knee['gpus']:,} GPUs, {more}"

@@ -12,6 +12,8 @@ from search.report.data import Page, frontier_page, sweep_page
 from search.version import VERSION
 
 PARTS = Path(__file__).parent
+SCRIPTS = ("page.values.js", "page.chart.js", "page.parts.js", "page.js")
+"""In the order in which they stand on the page."""
 
 
 def page(path: str) -> str:
@@ -22,7 +24,8 @@ def page(path: str) -> str:
 
 def render(made: Page) -> str:
     """One self-contained page; what the data holds is text, whatever it looks like."""
-    style, script = ((PARTS / name).read_text("utf-8") for name in ("page.css", "page.js"))
+    style = (PARTS / "page.css").read_text("utf-8")
+    script = "\n".join((PARTS / name).read_text("utf-8") for name in SCRIPTS)
     data = json.dumps(made.data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     for sign in "<>&":
         data = data.replace(sign, f"\\u{ord(sign):04x}")

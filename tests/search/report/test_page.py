@@ -81,6 +81,34 @@ def test_a_sweep_becomes_a_page_with_its_reasons(run: Callable[..., Outcome]) ->
     assert len(found["best"]) == 2  # type: ignore[arg-type]
 
 
+def test_figures_stand_beside_their_sources_and_say_what_replaced_them(run: Callable[..., Outcome]) -> None:
+    link, memory = ("--set", "cluster.levels.1.bandwidth=25GB/s"), ("--set", "cluster.gpu.memory=96GB")
+    assert run(*SWEEP, "--price", "dgx-h100=2.10", *link, *memory, "-o", "s.parquet").code == 0
+    found = {group["name"]: group for group in data(page("s.parquet"))["sources"]}  # type: ignore[attr-defined]
+    paid = dict(zip(found["Price and power"]["heads"], found["Price and power"]["rows"][0], strict=True))
+    assert (paid["price per GPU-hour"], paid["node power"], paid["PUE"]) == ("$2.10", "10.2 kW", "1.2")
+    cluster = {row[0]: row[1:] for row in found["Cluster dgx-h100"]["rows"]}
+    assert cluster["price"][0] == "$2.10"
+    assert cluster["price"][2].startswith("--price; the file has $2.99: ")
+    assert cluster["levels.leaf.bandwidth"][0] == "25GB/s"
+    assert cluster["levels.leaf.bandwidth"][2].startswith("--set; the file has 50 GB/s: ")
+    assert cluster["levels.spine.bandwidth"][0] == "50 GB/s"
+    gpu = {row[0]: row[1:] for row in found["GPU H100-SXM of dgx-h100"]["rows"]}
+    assert gpu["memory"][:2] == ["96GB", "set"]
+    assert gpu["usable_memory"][1] == "set"
+    assert gpu["memory_bandwidth"][0] == "3.35 TB/s"
+    assert all(row[1] for name, row in gpu.items() if not name.startswith("gemm"))
+
+
+def test_a_size_that_fits_at_one_batch_is_not_told_as_failing(run: Callable[..., Outcome]) -> None:
+    batches = ("--global-batch", "8:16", "--tokens", "1T", "--tp", "1", "--pp", "1", "--cp", "1")
+    assert run("sweep", "llama-3.1-8b", "dgx-h100", "--gpus", "12,16", *batches, "-o", "s.parquet").code == 0
+    assert 16 in [row["gpus"] for row in read_frontier("s.parquet", kinds=("sweep",)).rows if row["reason"]]
+    found = data(page("s.parquet"))
+    assert {row["gpus"] for row in found["reasons"]} == {12}  # type: ignore[attr-defined]
+    assert all(row["global_batch"] for row in found["reasons"])  # type: ignore[attr-defined]
+
+
 @pytest.mark.parametrize(("name", "text"), [("no.parquet", None), ("text.parquet", "text"), ("runs.csv", "id\n1\n")])
 def test_any_other_file_is_refused(run: Callable[..., Outcome], tmp_path: Path, name: str, text: str | None) -> None:
     if text is not None:
