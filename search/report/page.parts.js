@@ -47,7 +47,7 @@ function choose(i) {
 }
 
 function barsOf(rows, label) {
-  const longest = D.kind === "sweep" ? null : Math.max(...all.map((i) => at("step_time", i)));
+  const longest = D.kind === "sweep" ? null : Math.max(...rows.map((i) => at("step_time", i)));
   const list = (kind) => element("div", { class: "bars" }, ...rows.map((i) => {
     const whole = kind === "time" ? longest ?? at("step_time", i) : at("memory", i) + at("memory_headroom", i);
     const shown = format(kind === "time" ? "s" : "B", at(kind === "time" ? "step_time" : "memory", i));
