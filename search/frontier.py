@@ -265,7 +265,7 @@ def read_frontier(path: str | os.PathLike[str], kinds: Sequence[str] = ("frontie
         if not os.path.isfile(name):
             raise InputError(f"{name}: {'not a Parquet file' if os.path.exists(name) else 'no such file'}")
         with open(name, "rb") as file:  # pyarrow would take some names for places in a network
-            table = pq.ParquetFile(file).read()
+            table = pq.ParquetFile(file).read(use_threads=False)
             metadata = {key.decode(): text.decode() for key, text in (table.schema.metadata or {}).items()}
             rows = table.to_pylist()
     except InputError:

@@ -54,6 +54,8 @@ def _request(arguments: Namespace) -> Request:
         twice = [path for path in given if given.count(path) > 1]
         if twice:
             raise InputError(f"{name} {twice[0]}: given twice; write its values as one list")
+    if arguments.price and "cluster.price" in paths:
+        raise InputError("--set cluster.price and --price: write the prices once")
     if arguments.workers and arguments.dask:
         raise InputError("--workers and --dask: choose one")
     limits = {column: getattr(arguments, option.replace("-", "_")) for option, column in COLUMNS.items()}

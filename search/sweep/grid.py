@@ -15,6 +15,7 @@ from hardware.cluster import Cluster
 from hardware.errors import InputError
 from search.inputs import problem_of
 from search.space import load_space
+from search.sweep.rows import value_of
 from search.sweep.unit import Unit
 
 Settings = tuple[tuple[str, str], ...]
@@ -49,7 +50,11 @@ class Request:
 
     def settings(self) -> Iterator[Settings]:
         """Every combination of the what-ifs."""
-        for values in product(*self.axes.values()):
+        different = [
+            [text for number, text in enumerate(values) if value_of(text) not in map(value_of, values[:number])]
+            for values in self.axes.values()
+        ]
+        for values in product(*different):
             yield tuple(zip(self.axes, values, strict=True))
 
     def sizes_of(self, cluster: Cluster) -> tuple[int, ...]:
@@ -86,7 +91,13 @@ class Machine:
         if request.critical_batch is None:
             return asked
         most = max(1, int(request.critical_batch // length))
-        return tuple(batch for batch in asked if batch <= most) or (1 << (most.bit_length() - 1),)
+        kept = tuple(batch for batch in asked if batch <= most)
+        if not kept and request.batches:
+            raise InputError(
+                f"--critical-batch {request.critical_batch:g} tokens: {most} sequences of {length}, fewer than "
+                f"--global-batch {min(asked)}"
+            )
+        return kept or (1 << (most.bit_length() - 1),)
 
     @property
     def seq_len(self) -> int:

@@ -59,10 +59,10 @@ def _add_running(parser: argparse.ArgumentParser) -> None:
 
 
 def figure(text: str) -> float:
-    """A positive number: 30, 15e12 or 15T."""
+    """A positive number: 30, 15e12 or 15T (k, M, G and T are thousands)."""
     match = FIGURE.fullmatch(text)
     if not match or not 0 < (value := float(match[1]) * SCALES[match[2]]) < 1e30:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number, for example 15e12 or 15T")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number such as 30, 15e12 or 15T")
     return value
 
 
@@ -102,9 +102,10 @@ def _numbers(text: str, pattern: str, example: str) -> tuple[int, ...]:
 
 def _price(text: str) -> tuple[str, float]:
     name, _, value = text.rpartition("=")
-    if not name:
-        raise argparse.ArgumentTypeError(f"{text!r}: write CLUSTER=PRICE, for example dgx-h100=2.10")
-    return name, figure(value.removeprefix("$"))
+    price = value.strip().removeprefix("$").removesuffix("$/h").strip()
+    if not name or not re.fullmatch(r"[0-9]{1,6}(\.[0-9]{1,6})?", price) or not float(price):
+        raise argparse.ArgumentTypeError(f"{text!r}: write CLUSTER=PRICE in $ per GPU-hour, for example dgx-h100=2.10")
+    return name, float(price)
 
 
 def _setting(text: str) -> tuple[str, tuple[str, ...]]:
