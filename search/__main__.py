@@ -31,12 +31,17 @@ def _answered() -> bool:
 
 def _command() -> int:
     import signal
+    from contextlib import suppress
 
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, lambda number, _: os._exit(128 + number))
     from search.cli import main
 
-    return main()
+    code = main()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)  # Arrow's threads may abort an interpreter that ends soon after a read
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ KINDS = {"time": "step time", "memory": "memory"}
 
 def fitted(path: str, profile: str, progress: Progress | None = None) -> tuple[str, list[str]]:
     """The text of a profile that starts from a shipped one, and what is said about each fit. Raises InputError."""
+    fit.solver()
     runs = _own_runs(path, profile, shipped_rates=True)
     found = refine(runs, progress)
     if all(it.fit is None for it in found):
@@ -41,6 +42,7 @@ def fitted_anew(path: str, profile: str) -> tuple[str, list[str]]:
 
     Its interval and ranges stay as shipped: docs/make_intervals.py makes them from the new rates.
     """
+    fit.solver()
     runs = _own_runs(path, profile, shipped_rates=False)
     found = fit.calibrate(runs, load_profile(profile, fitted=False))
     if not found:

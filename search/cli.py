@@ -229,6 +229,8 @@ def _explain(arguments: Namespace) -> int:
         print("\n".join([*narrative.heading(found), *stages, *lines] if alone else narrative.explanation(found)))
     for warning in found.warnings:
         say(warning)
+    if chosen.balanced:
+        say(narrative.other_stages(chosen.balanced))
     for rule, because in found.broken if arguments.json else ():
         say(f"not feasible, {rule}: {because}")
     if not (found.feasible or stored):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from costmodel.interval import default_margin
@@ -46,6 +46,8 @@ class Chosen:
     layout: Layouts
     place: tuple[int, int] | None = None
     among: str = ""
+    balanced: Mapping[str, Any] = field(default_factory=dict)
+    """The file's row, where its stages were balanced; its figures are not those of the closed-form split."""
 
 
 def read_problem(arguments: Namespace) -> Problem:
@@ -179,7 +181,9 @@ def _chosen_of(path: str, stored: Stored, rank: int) -> Chosen:
     layout = Layouts.of(**axes_of(stored.rows[rank - 1], problem.profile))
     place = (rank, len(stored.rows))
     chosen = _chosen(problem, given["space"], layout, any_domain=given["any_domain"], place=place)
-    return replace(chosen, among=AMONG[stored.provenance.get("rows", "frontier")])
+    row = stored.rows[rank - 1]
+    among = AMONG[stored.provenance.get("rows", "frontier")]
+    return replace(chosen, among=among, balanced=row if row.get("balance_gain") else {})
 
 
 def _chosen(

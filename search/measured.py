@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -146,7 +147,11 @@ def _accuracy(rows: Sequence[Prediction]) -> list[str]:
     for profile, gpu, part in accuracy(rows):
         line = f"{profile:<15} {gpu:<13}"
         for kind in (part["step_time"], part["memory"]):
-            shares = (_share(kind["median_ape"]), _share(kind["mape"]), _share(kind["bias"], "+"))
+            shares = (
+                _share(kind["median_ape"]),
+                _share(kind["mape"]),
+                _share(kind["bias"] and math.expm1(kind["bias"]), "+"),
+            )
             line += f" {kind['n'] or '-':>10} {' '.join(shares)}"
         lines.append(line.rstrip())
     return lines

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from itertools import groupby
 from textwrap import wrap
+from typing import Any
 
 from costmodel.interval import uncovered
 from costmodel.layouts import SCHEDULES
@@ -80,6 +81,13 @@ def _same(texts: Iterable[str]) -> str:
 
 def _wrapped(name: str, text: str) -> Iterator[str]:
     yield from wrap(text, WIDTH, initial_indent=f"   {name:<18}", subsequent_indent=" " * 21, break_on_hyphens=False)
+
+
+def other_stages(row: Mapping[str, Any]) -> str:
+    """What a file's row says whose stages were balanced: the figures above are of the closed-form split."""
+    step, memory = format_seconds(row["step_time"]), format_bytes(row["memory"])
+    told = f"the file's row has its stages balanced: MFU {row['mfu']:.1%}, step {step}, memory {memory}"
+    return f"{told}; the figures here are of the closed-form split, --stages shows the balanced ones"
 
 
 def _time(it: Explanation) -> Iterator[str]:

@@ -12,8 +12,11 @@ import numpy as np
 
 from costmodel.collectives import members
 from costmodel.estimate import estimate
-from costmodel.layouts import Layouts
+from costmodel.layouts import Column, Layouts
 from costmodel.problem import RANK_ORDERS, Problem
+
+WORTH = 0.005
+"""Share of a step's time from which another order of the ranks is worth a word."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +68,18 @@ def orders(problem: Problem, layout: Layouts) -> dict[str, float]:
         other = replace(problem, workload=replace(problem.workload, rank_order=name))
         found[name] = float(estimate(other, layout).step_time[0])
     return dict(sorted(found.items(), key=lambda pair: pair[1]))
+
+
+def faster_order(problem: Problem, layouts: Layouts, step_time: Column) -> str:
+    """Which other order of the ranks makes some of these layouts faster than `step_time` [s], and by how much."""
+    for name in RANK_ORDERS:
+        other = replace(problem, workload=replace(problem.workload, rank_order=name))
+        gain = 1.0 - estimate(other, layouts).step_time / step_time
+        faster = int(np.count_nonzero(gain > WORTH))
+        if faster:
+            some = f"{faster:,} of the {len(layouts):,} layouts"
+            return f"--rank-order {name} makes {some} faster, by {float(gain.max()):.1%} at most"
+    return ""
 
 
 def _span(problem: Problem, axis: str, size: int, stride: int) -> Span:

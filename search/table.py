@@ -20,6 +20,7 @@ from hardware.units import (
 )
 from search.account import account, least_memory
 from search.engine import SearchResult
+from search.placement import faster_order
 from search.plan import Plan
 from search.rules_memory import kept_free
 
@@ -74,7 +75,8 @@ def report(result: SearchResult, top: int, blocks: str, notes: Iterable[str] = (
         lines.append(
             f"... {len(first) - top:,} more sets of degrees (--top); the file has all {len(result.frontier):,}"
         )
-    sure = [line for text in _sure(result) for line in wrap(text, WIDTH)]
+    said = [*_sure(result), faster_order(result.problem, result.frontier, result.estimate.step_time)]
+    sure = [line for text in said for line in wrap(text, WIDTH)]
     return "\n".join([*lines, *sure, "", account(result)])
 
 
@@ -110,7 +112,8 @@ def best_of_degrees(ranked: Layouts) -> tuple[Column, Column]:
 
 def nothing_fits(result: SearchResult) -> str:
     """Why no layout is feasible: the account, and the least memory that any skeleton needs."""
-    return "\n".join([f"no feasible layout for {title(result.problem)}", account(result), *least_memory(result)])
+    least = [line for text in least_memory(result) for line in wrap(text, WIDTH, subsequent_indent="  ")]
+    return "\n".join([f"no feasible layout for {title(result.problem)}", account(result), *least])
 
 
 def frontier_table(
@@ -122,12 +125,15 @@ def frontier_table(
     columns |= dict(_result_columns(problem, estimate, blocks))
     columns |= more or {}
     widths = {name: max(len(name), *map(len, cells)) for name, cells in columns.items()}
-    return "\n".join(_line(row, widths) for row in ([*columns], *zip(*columns.values(), strict=True)))
+    gap = "  " if sum(widths.values()) + 2 * len(widths) - 2 <= WIDTH else " "
+    if sum(widths.values()) + len(gap) * (len(widths) - 1) > WIDTH:
+        del widths["rest"], columns["rest"]
+    return "\n".join(_line(row, widths, gap) for row in ([*columns], *zip(*columns.values(), strict=True)))
 
 
-def _line(cells: Sequence[str], widths: Mapping[str, int]) -> str:
+def _line(cells: Sequence[str], widths: Mapping[str, int], gap: str) -> str:
     left = ("recompute", "schedule", "memory")
-    return "  ".join(
+    return gap.join(
         cell.ljust(width) if name in left else cell.rjust(width)
         for cell, (name, width) in zip(cells, widths.items(), strict=True)
     ).rstrip()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
+from textwrap import wrap
 
 from costmodel.estimate import estimate
 from costmodel.interval import default_margin
@@ -19,6 +20,7 @@ from search.rules import skeleton_rules
 from search.rules_memory import kept_free
 from search.skeletons import check_batch, first_rejection
 from search.space import ALL_RANKS, SearchSpace, no_world_size
+from search.table import WIDTH
 
 TERMS = 3
 """Terms of memory that are named."""
@@ -143,24 +145,32 @@ def report(it: Why) -> Iterator[str]:
         best, cost = it.result.frontier.row(0), it.result.estimate
         yield f"{it.result.account.feasible:,} of {it.result.account.candidates:,} candidates are feasible"
         headroom = format_bytes(float(cost.memory_headroom[0]))
-        yield f"best: {spell(it.problem.profile, best)}: MFU {cost.mfu[0]:.1%}, {headroom} to spare"
+        yield from _wrapped(f"best: {spell(it.problem.profile, best)}: MFU {cost.mfu[0]:.1%}, {headroom} to spare")
         return
     which = "these rules together" if len(it.core) > 1 else "this rule"
     yield f"no layout is feasible: no candidate keeps {which}"
     for rule, because in it.core:
-        yield f"  {rule}: {because}"
+        yield from _wrapped(f"  {rule}: {because}")
     shown = "what makes it feasible, each with a layout that fits (search finds the best)"
     yield shown if it.fixes else "no change of one input or of up to three axes makes it feasible"
     for fix in it.fixes:
         changes = ", ".join(_change(name, *change) for name, change in change_of(fix).items())
         speed = f"MFU {fix.mfu:.1%}, {format_bytes(fix.memory_headroom)} to spare"
         yield f"  {changes}"
-        yield f"      a layout that fits: {spell(fix.problem.profile, fix.layout.row(0))}: {speed}"
+        yield from _wrapped(f"      a layout that fits: {spell(fix.problem.profile, fix.layout.row(0))}: {speed}")
+
+
+def _wrapped(line: str) -> list[str]:
+    """A line in lines of WIDTH characters, the later ones indented further."""
+    indent = " " * (len(line) - len(line.lstrip()))
+    return wrap(line.strip(), WIDTH, initial_indent=indent, subsequent_indent=f"{indent}   ", break_on_hyphens=False)
 
 
 def arguments_of(fix: Fix) -> dict[str, object]:
     """The change of a fix as arguments of the command line, by name; the global batch stays what it was."""
-    found: dict[str, object] = {"global_batch": fix.problem.workload.global_batch} if "gpus" in fix.change else {}
+    found: dict[str, object] = {}
+    if {"gpus", "seq_len"} & set(fix.change):
+        found["global_batch"] = fix.problem.workload.global_batch
     for name, (_, after) in change_of(fix).items():
         typed = str(after).lower() if name == "sequence_parallel" else after
         found["zero" if name == "zero_stage" else name] = typed

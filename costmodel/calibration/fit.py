@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,11 +24,6 @@ from costmodel.rates import MemoryRates, TimeRates
 from costmodel.reserved import reserved
 from costmodel.split import StageTable
 from hardware.errors import InputError
-
-try:
-    from scipy.optimize import least_squares
-except ImportError:
-    raise InputError("fits need SciPy: pip install 'meshscout[calibrate]'") from None
 
 Vector = NDArray[np.float64]
 Rates = TypeVar("Rates", TimeRates, MemoryRates)
@@ -54,6 +50,16 @@ ENOUGH = 1e-3
 """Share of its objective by which a step must lower it when a fit goes by known slopes, else it ends."""
 FULL, AGAIN = 20, 12
 """Steps at most of a fit, and of one that starts from a fit to nearly the same runs."""
+
+
+def solver() -> Callable[..., Any]:
+    """SciPy's least squares. Raises InputError without SciPy, an optional extra."""
+    try:
+        from scipy.optimize import least_squares
+    except ImportError:
+        raise InputError(f"fits need SciPy: {sys.executable} -m pip install scipy") from None
+    found: Callable[..., Any] = least_squares
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,7 +208,7 @@ class _Objective:
         inside = np.clip(self.scales(at), low + 1e-6 * (high - low), high - 1e-6 * (high - low))
         known = None if slopes is None else np.concatenate([slopes, np.diag(1.0 / self.spread)])
         how = {"jac": "2-point"} if known is None else {"jac": lambda _: known, "ftol": ENOUGH}
-        best = least_squares(
+        best = solver()(
             self, inside, bounds=(low, high), diff_step=1e-3, x_scale=self.spread, max_nfev=evaluations, **how
         )
         rates = self.rates(best.x)

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from string import Template
 
-from search.frontier import read_frontier
+from search.frontier import damage, read_frontier
 from search.report.data import Page, frontier_page, sweep_page
 from search.version import VERSION
 
@@ -19,7 +19,8 @@ SCRIPTS = ("page.values.js", "page.chart.js", "page.parts.js", "page.js")
 def page(path: str) -> str:
     """The page of a file that `search` or `sweep` wrote. Raises InputError for any other file."""
     stored = read_frontier(path, kinds=("frontier", "sweep"))
-    return render(sweep_page(stored) if stored.kind == "sweep" else frontier_page(stored))
+    with damage(path):
+        return render(sweep_page(stored) if stored.kind == "sweep" else frontier_page(stored))
 
 
 def render(made: Page) -> str:

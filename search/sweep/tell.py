@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from textwrap import shorten
@@ -43,7 +44,9 @@ def _machine(machine: Sequence[object], rows: Sequence[Row]) -> str:
 
 def short(column: str) -> str:
     """The name of a what-if's column, as little of its path as tells it: spine oversubscription."""
-    return column.removeprefix("cluster_").removeprefix("levels_").replace("_", " ")
+    return (
+        re.sub(r"^levels_(?=\d)", "level_", column.removeprefix("cluster_")).removeprefix("levels_").replace("_", " ")
+    )
 
 
 def _table(best: Sequence[Row]) -> Iterator[str]:

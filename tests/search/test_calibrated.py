@@ -153,7 +153,8 @@ def test_ctrl_c_leaves_no_file(
 
     from costmodel.calibration import fit
 
-    monkeypatch.setattr(fit, "least_squares", interrupted(fit.least_squares))
+    solve = interrupted(fit.solver())
+    monkeypatch.setattr(fit, "solver", lambda: solve)
     assert main(["calibrate", rows, "-o", str(tmp_path / "out" / "mine.toml")]) == 130
     assert capsys.readouterr() == ("", "")
     assert list((tmp_path / "out").iterdir()) == []
@@ -166,7 +167,7 @@ def test_without_scipy_one_line_says_what_to_install(
     for name in [name for name in sys.modules if name.startswith(("costmodel.calibration", "search.calibrated"))]:
         monkeypatch.delitem(sys.modules, name)
     assert main(["calibrate", SAMPLE, "-o", str(tmp_path / "p.toml")]) == 2
-    assert capsys.readouterr().err == "meshscout: error: fits need SciPy: pip install 'meshscout[calibrate]'\n"
+    assert capsys.readouterr().err == f"meshscout: error: fits need SciPy: {sys.executable} -m pip install scipy\n"
 
 
 @pytest.mark.parametrize(

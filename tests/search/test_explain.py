@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from search import cli
+from search.frontier import read_frontier
+from tests.commands import Outcome
 
 JOB = ("explain", "llama-3.1-70b", "dgx-h100", "--gpus", "64")
 KEYS = (
@@ -351,3 +353,12 @@ SMALL = {
     "max_position_embeddings": 4096,
     "tie_word_embeddings": True,
 }
+
+
+def test_a_balanced_row_of_a_file_is_said_to_have_other_figures(run: Callable[..., Outcome]) -> None:
+    job = "qwen3-8b dgx-h100 --gpus 32 --pp 8 --tp 1 --micro-batch 1 --recompute full"
+    assert run("search", *job.split(), "--balance", "-o", "b.parquet").code == 0
+    rows = read_frontier("b.parquet").rows
+    rank = next(row["rank"] for row in rows if row["balance_gain"] > 0)
+    step = f"MFU {rows[rank - 1]['mfu']:.1%}"
+    assert f"the file's row has its stages balanced: {step}" in run("explain", "b.parquet", "--rank", str(rank)).err

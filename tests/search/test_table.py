@@ -131,3 +131,11 @@ def test_the_header_names_what_mfu_is_measured_against(problem: Problem, options
 def test_every_rule_says_what_it_demands(problem: Problem) -> None:
     known = {rule.name for rule in rules(problem, load_space(problem))}
     assert known <= set(DEMANDS)
+
+
+def test_the_widest_table_fits_120_columns(draw: Draw) -> None:
+    layouts = Layouts.of(
+        tp=8, pp=16, vpp=4, dp=1024, dp_shard=256, cp=4, ep=1, etp=1, zero_stage=1, micro_batch=16, recompute=2,
+        schedule=SCHEDULES.index("zero-bubble"), sequence_parallel=0,
+    )  # fmt: skip
+    assert max(map(len, draw(layouts))) <= 120
