@@ -156,11 +156,7 @@ def _search(arguments: Namespace) -> int:
         ask = command_line("why", vars(arguments))
         told = [table.nothing_fits(result), *defaults.said(settings), f"what to change says: {ask}"]
         raise InfeasibleError("\n".join(told))
-    failed: InputError | None = None
-    try:
-        _write(outputs, result, inputs(arguments) | {"settings": settings})
-    except InputError as error:
-        failed = error  # a full disk: what was searched is printed all the same
+    failed = _failure(lambda: _write(outputs, result, inputs(arguments) | {"settings": settings}))
     if arguments.json:
         found = {
             "problem": problem_json(problem),

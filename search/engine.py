@@ -108,7 +108,7 @@ def search(
     skeletons = enumerate_skeletons(problem, space, skeleton_rules(problem, space))
     enumerated = time.perf_counter()
     work = Work(problem, space, skeletons, keep_all=keep_all, bounds=bounds and not keep_all)
-    total = work.run(threads or _cores(), progress)
+    total = work.run(threads or cores(), progress)
     account = work.account(total)
     ranked, kept = total.frontier.points.layouts, concatenate(total.kept).ranked().layouts if keep_all else None
     scored = time.perf_counter()
@@ -274,5 +274,6 @@ class Work:
         )
 
 
-def _cores() -> int:
+def cores() -> int:
+    """Cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -89,7 +89,8 @@ def arrow_schema(provenance: Mapping[str, object] | None = None) -> pa.Schema:
     column's metadata.
     """
     columns = [
-        _field(name, _TYPES.get(name, pa.int64()), _UNITS.get(name, "1"), meaning) for name, meaning in _LAYOUT.items()
+        field_of(name, _TYPES.get(name, pa.int64()), _UNITS.get(name, "1"), meaning)
+        for name, meaning in _LAYOUT.items()
     ]
     declared = {part.name: part.metadata for part in fields(Estimate)}
     columns += [_number(name, declared[source]) for name, source in _HEADLINES.items()]
@@ -114,11 +115,12 @@ def _json(value: object) -> str:
 
 
 def _number(name: str, metadata: Mapping[str, str]) -> pa.Field:
-    return _field(name, _TYPES.get(name, pa.float64()), metadata["unit"], metadata["meaning"])
+    return field_of(name, _TYPES.get(name, pa.float64()), metadata["unit"], metadata["meaning"])
 
 
-def _field(name: str, kind: pa.DataType, unit: str, meaning: str) -> pa.Field:
-    return pa.field(name, kind, nullable=False, metadata={"unit": unit, "meaning": meaning})
+def field_of(name: str, kind: pa.DataType, unit: str, meaning: str, *, null: bool = False) -> pa.Field:
+    """A column with its unit and meaning; non-null unless `null`."""
+    return pa.field(name, kind, nullable=null, metadata={"unit": unit, "meaning": meaning})
 
 
 def columns_of(

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 from hardware.errors import InfeasibleError, InputError
+from search.engine import cores
 from search.files import output_path, whole
 from search.inputs import WORK
 from search.options import COLUMNS
@@ -77,7 +78,7 @@ def _run(arguments: Namespace, asked: Sequence[Machine], kept: Journal) -> tuple
         raise InputError(f"--max-gpus {arguments.max_gpus}: smaller than every size")
     if all(unit.problem is None for unit in usual):
         raise InputError(usual[0].reason)
-    number = arguments.workers or arguments.threads or executors.cores()
+    number = arguments.workers or arguments.threads or cores()
     opened: executors.Opened = partial(_opened, arguments, number)
     with progress("searches") as show:
         executors.run_all(usual, opened, kept, 1, show)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import (
@@ -94,8 +93,3 @@ def run_all(
             if type(error).__module__.split(".")[0] != "distributed":
                 raise
             raise InputError(f"--dask: {' '.join(str(error).split())}") from None
-
-
-def cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

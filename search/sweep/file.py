@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from costmodel.economy import Training
-from search.frontier import KEY, arrow_schema, metadata_of
+from search.frontier import KEY, arrow_schema, field_of, metadata_of
 from search.sweep.rows import Row, settings_of, value_of
 
 ENDS = {"": "", "_low": ", lower end of the interval", "_high": ", upper end of the interval"}
@@ -19,31 +19,27 @@ ENDS = {"": "", "_low": ", lower end of the interval", "_high": ", upper end of 
 def sweep_schema(rows: Sequence[Row], provenance: Mapping[str, object]) -> pa.Schema:
     """The schema of these rows, unit and meaning in each field's metadata; what only a layout has may be null."""
     columns = [
-        _field("model", pa.string(), "text", "model as named"),
-        _field("cluster", pa.string(), "text", "cluster as named"),
+        field_of("model", pa.string(), "text", "model as named"),
+        field_of("cluster", pa.string(), "text", "cluster as named"),
     ]
     for name in settings_of(rows):
         kind = pa.float64() if _numeric(rows, name) else pa.string()
-        columns.append(_field(name, kind, "SI", "figure of the cluster that was set"))
+        columns.append(field_of(name, kind, "SI", "figure of the cluster that was set"))
     columns += [
-        _field("gpus", pa.int64(), "1", "GPUs of the job"),
-        _field("global_batch", pa.int64(), "sequences", "sequences a step"),
-        _field("reason", pa.string(), "text", "why there is no layout; null where there is one", null=True),
+        field_of("gpus", pa.int64(), "1", "GPUs of the job"),
+        field_of("global_batch", pa.int64(), "sequences", "sequences a step"),
+        field_of("reason", pa.string(), "text", "why there is no layout; null where there is one", null=True),
     ]
     columns += [part.with_nullable(True) for part in arrow_schema({})]
     for part in fields(Training):
         for end, text in ENDS.items():
             meaning = f"{part.metadata['meaning']}{text}"
-            columns.append(_field(f"{part.name}{end}", pa.float64(), part.metadata["unit"], meaning, null=True))
+            columns.append(field_of(f"{part.name}{end}", pa.float64(), part.metadata["unit"], meaning, null=True))
     scaling = "tokens per second and GPU over those of the best layout on the machine's smallest size"
-    columns.append(_field("scaling_efficiency", pa.float64(), "1", scaling, null=True))
+    columns.append(field_of("scaling_efficiency", pa.float64(), "1", scaling, null=True))
     best = "whether no layout of the model is better in both cost and time"
-    columns.append(_field("pareto", pa.bool_(), "true or false", best))
+    columns.append(field_of("pareto", pa.bool_(), "true or false", best))
     return pa.schema(columns, metadata=metadata_of(columns, provenance) | {f"{KEY}.kind": "sweep"})
-
-
-def _field(name: str, kind: pa.DataType, unit: str, meaning: str, *, null: bool = False) -> pa.Field:
-    return pa.field(name, kind, nullable=null, metadata={"unit": unit, "meaning": meaning})
 
 
 def to_parquet(file: BinaryIO, rows: Sequence[Row], provenance: Mapping[str, object]) -> None:

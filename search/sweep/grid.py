@@ -8,7 +8,7 @@ from itertools import product
 
 from costmodel.model import Model, load_model
 from costmodel.problem import Problem, default_global_batch
-from costmodel.profile import load_profile
+from costmodel.profile import Profile, load_profile
 from hardware.catalog import load_cluster
 from hardware.changes import Value
 from hardware.cluster import Cluster
@@ -76,6 +76,7 @@ class Machine:
     settings: Settings
     model: Model
     cluster: Cluster
+    profile: Profile
 
     def units(self, sizes: Sequence[int], *, fitting: bool = False) -> Iterator[Unit]:
         """A unit for every size and batch; `fitting` moves a default batch to the nearest one that the size divides."""
@@ -124,9 +125,8 @@ class Machine:
     def problem(self, gpus: int, batch: int) -> Problem:
         """The problem of one size and batch, as `search` would read it. Raises InputError where they do not go
         together."""
-        profile = load_profile(self.request.profile).on(self.cluster.gpu)
         job = {"gpus": gpus, "seq_len": self.request.seq_len, "global_batch": batch}
-        return problem_of(self.model, self.cluster, profile, {**self.request.workload, **job})
+        return problem_of(self.model, self.cluster, self.profile, {**self.request.workload, **job})
 
 
 def fitting_batch(gpus: int, usual: int) -> int:
@@ -145,16 +145,17 @@ def machines(request: Request) -> list[Machine]:
     for name in request.prices:
         if name not in request.clusters:
             raise InputError(f"--price {name}: is none of the clusters of this sweep: {', '.join(request.clusters)}")
-    load_profile(request.profile)
+    profile = load_profile(request.profile)
     models = {name: load_model(name, request.family) for name in request.models}
     found = []
     for model, cluster, settings in product(request.models, request.clusters, list(request.settings())):
         changes: dict[str, Value] = {"price": request.prices[cluster]} if cluster in request.prices else {}
         changes |= {path.removeprefix("cluster."): value for path, value in settings}
+        loaded = _load(cluster, changes, settings)
         found.append(
             Machine(
                 request=request, model_name=model, cluster_name=cluster, settings=settings, model=models[model],
-                cluster=_load(cluster, changes, settings),
+                cluster=loaded, profile=profile.on(loaded.gpu),
             )
         )  # fmt: skip
     return found

@@ -9,9 +9,9 @@ from textwrap import shorten
 
 from hardware.units import format_count
 from search.sweep import answers
-from search.sweep.rows import Row, fits, machine_of, settings_of
+from search.sweep.rows import ENDS, Row, fits, machine_of, settings_of
+from search.table import WIDTH
 
-WIDTH = 120
 JOULES_PER_MWH = 3.6e9
 LEFT = ("layout",)
 
@@ -79,7 +79,7 @@ def _cells(row: Row) -> list[str]:
 
 
 def _days(row: Row) -> str:
-    value, low, high = (_three(row[f"days_to_train{end}"]) for end in ("", "_low", "_high"))
+    value, low, high = (_three(row[f"days_to_train{end}"]) for end in ENDS)
     return f"{value} ({low}-{high})"
 
 

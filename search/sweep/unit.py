@@ -16,7 +16,7 @@ from search.space import SearchSpace
 from search.version import VERSION
 
 Result = Mapping[str, Any]
-"""What a unit comes to, as JSON holds it: `rows` of the frontier, the `reason` if there are none, the counts."""
+"""What a unit comes to, as JSON holds it: `rows` of the frontier, or the `reason` if there are none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,24 +43,18 @@ class Unit:
         parts = [self.problem.model, self.problem.cluster, self.problem.profile, self.problem.workload, self.space]
         return digest([VERSION, *map(fingerprint, parts)])
 
-    @property
-    def machine(self) -> tuple[str, str, tuple[tuple[str, str], ...]]:
-        """What is the same at every size: the model, the cluster and what was changed of it."""
-        return self.model, self.cluster, self.settings
-
 
 def run(unit: Unit, threads: int) -> Result:
     """Search the unit; as exhaustive as `search`, and the same result wherever it runs."""
     if unit.problem is None or unit.space is None:
-        return {"rows": [], "reason": unit.reason, "candidates": 0, "feasible": 0}
+        return {"rows": [], "reason": unit.reason}
     try:
         found = search(unit.problem, unit.space, threads=threads)
     except InputError as error:  # degrees that never go together, at this size
-        return {"rows": [], "reason": str(error), "candidates": 0, "feasible": 0}
-    counts = {"candidates": found.account.candidates, "feasible": found.account.feasible}
+        return {"rows": [], "reason": str(error)}
     if found.estimate is None:
-        return {"rows": [], "reason": _reason(found), **counts}
-    return {"rows": rows_of(unit.problem, found.frontier, found.estimate), "reason": "", **counts}
+        return {"rows": [], "reason": _reason(found)}
+    return {"rows": rows_of(unit.problem, found.frontier, found.estimate), "reason": ""}
 
 
 def _reason(found: SearchResult) -> str:
