@@ -10,8 +10,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from costmodel.calibration.frameworks import FALLBACK
 from costmodel.calibration.predict import Prediction, Progress, predict
-from costmodel.calibration.runs import FALLBACK, RUNS, Run, Skipped, framework_of, grouped, read_runs, strangers
+from costmodel.calibration.runs import RUNS, Run, Skipped, framework_of, grouped, read_runs, strangers
 from costmodel.calibration.shipped import read_left_out
 from costmodel.calibration.spread import holds
 from costmodel.calibration.validate import TRUST, validate

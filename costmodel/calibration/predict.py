@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.calibration.runs import LIGER, Run
+from costmodel.calibration.layout import LIGER
+from costmodel.calibration.runs import Run
 from costmodel.estimate import Estimate, estimate
 from costmodel.interval import calibrated
 from costmodel.layouts import Layouts

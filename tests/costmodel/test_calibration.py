@@ -8,12 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from costmodel.calibration import runs
+from costmodel.calibration import architecture, frameworks, layout, machine, runs, software
+from costmodel.calibration.cells import REQUIRED
 from costmodel.calibration.fit import calibrate, fit, fitted_at, refit, to_toml
+from costmodel.calibration.frameworks import profile_name
 from costmodel.calibration.holdout import blocks, left_out
 from costmodel.calibration.knobs import KNOWN_LIMITS
 from costmodel.calibration.predict import predict
-from costmodel.calibration.runs import profile_name, read_runs, run_of, strangers
+from costmodel.calibration.runs import read_runs, run_of, strangers
 from costmodel.calibration.validate import validate
 from costmodel.profile import MODULES, load_profile
 from hardware.errors import InputError
@@ -97,12 +99,13 @@ def test_every_column_that_is_missing_is_named(tmp_path):
 
 def test_every_column_that_is_read_is_documented():
     text = (Path(__file__).parents[2] / "docs" / "runs_format.md").read_text()
-    source = Path(runs.__file__).read_text()
+    readers = (architecture, frameworks, layout, machine, runs, software)
+    source = "".join(Path(it.__file__).read_text() for it in readers)
     read = set(re.findall(r'row(?:\.get\(|\[)"(\w+)"', source)) | set(re.findall(r'\(row, "(\w+)"', source))
     assert read >= {"precision", "kv_heads", "peak_mem_gib"}
-    for name in {*read, *runs.REQUIRED, "tp", "pp", "vpp", "cp", *(module for module in MODULES)}:
+    for name in {*read, *REQUIRED, "tp", "pp", "vpp", "cp", *(module for module in MODULES)}:
         assert re.search(rf"\b{name}\b", text), name
-    for begins, profile in runs.FRAMEWORKS:
+    for begins, profile in frameworks.FRAMEWORKS:
         assert f"| {begins} | {profile} |" in text
 
 

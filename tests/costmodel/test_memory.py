@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from costmodel.calibration.runs import LIGER
+from costmodel.calibration.layout import LIGER
 from costmodel.layouts import SCHEDULES, Layouts
 from costmodel.memory import ALLOCATED, Memory, in_flight, memory
 from costmodel.model import Model, load_model
