@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from costmodel.calibration import fit
+from costmodel.calibration import by_gpu, fit
 from costmodel.calibration.predict import Progress
 from costmodel.calibration.refine import LEAST, Refined, counted, mean_error, refine, sure_lines, to_toml
 from costmodel.calibration.runs import Run, read_runs
@@ -44,7 +44,7 @@ def fitted_anew(path: str, profile: str) -> tuple[str, list[str]]:
     """
     fit.solver()
     runs = _own_runs(path, profile, shipped_rates=False)
-    found = fit.calibrate(runs, load_profile(profile, fitted=False))
+    found = by_gpu.calibrate(runs, load_profile(profile, fitted=False))
     if not found:
         raise InputError(f"{path}: too few runs of profile {profile} to fit anything ({len(runs)})")
     said = [
@@ -54,7 +54,7 @@ def fitted_anew(path: str, profile: str) -> tuple[str, list[str]]:
         for kind, part in (("time", it.time), ("memory", it.memory))
         if part is not None
     ]
-    return "\n".join([fit.to_toml(profile, found, Path(path).name), file_of(profile)[1]]), said
+    return "\n".join([by_gpu.to_toml(profile, found, Path(path).name), file_of(profile)[1]]), said
 
 
 def _own_runs(path: str, name: str, *, shipped_rates: bool) -> list[Run]:

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.calibration.knobs import MEMORY_KNOBS, OF_GPU, TIME_KNOBS, Knob
-from costmodel.calibration.predict import FIRST_STAGE, batches, of_kind, predict, stages_of, with_rates
-from costmodel.calibration.runs import Run, grouped
-from costmodel.calibration.verdicts import SHARPNESS, Verdicts, judged
+from costmodel.calibration.knobs import MEMORY_KNOBS, TIME_KNOBS, Knob
+from costmodel.calibration.predict import FIRST_STAGE, batches, of_kind, stages_of, with_rates
+from costmodel.calibration.runs import Run
+from costmodel.calibration.verdicts import SHARPNESS, Verdicts
 from costmodel.estimate import step_time
 from costmodel.layouts import Layouts
 from costmodel.memory import memory
 from costmodel.problem import Problem
-from costmodel.profile import Profile
 from costmodel.rates import MemoryRates, TimeRates
 from costmodel.reserved import reserved
 from costmodel.split import StageTable
@@ -34,18 +32,10 @@ WEIGHTS = {"ok": 1.0, "medium": 0.4}
 """Weight of a run's residual by its trust."""
 VERDICT = 0.5
 """Weight of a verdict; its loss is Cauchy's, for which one far on the wrong side counts little more than a near one."""
-LEAST_RUNS = 5
-"""Fewer runs than this fit nothing: a profile's own rates stay."""
-WORTH = 0.9
-"""A fit is kept if it lowers the mean error to less than this share of it."""
 MOST = 16
 """A fit moves no more rates than this: those that move the runs most."""
 VISIBLE = 2e-3
 """A rate whose expected spread moves no run by this much (in ln) is not fitted."""
-NOTHING = 1e-9
-"""A fitted rate below this is 0: its bound, which a fit comes near to and never reaches."""
-CLOSER = 0.7
-"""How much closer a GPU's rates stay to its architecture's than these to the profile's own."""
 ENOUGH = 1e-3
 """Share of its objective by which a step must lower it when a fit goes by known slopes, else it ends."""
 FULL, AGAIN = 20, 12
@@ -238,126 +228,3 @@ def visible(predictor: Predictor | Verdicts, start: TimeRates | MemoryRates) -> 
         if max(np.abs(down).max(), np.abs(up).max()) > VISIBLE:
             found[name] = up - down
     return found
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Calibration:
-    """What was fitted for one GPU or architecture of a profile."""
-
-    key: str
-    gpus: tuple[str, ...]
-    runs: int
-    sources: tuple[str, ...]
-    time: Fit | None
-    memory: Fit | None
-
-
-def calibrate(
-    runs: Sequence[Run], profile: Profile, near: Mapping[str, Calibration] | None = None
-) -> list[Calibration]:
-    """Fits for each architecture and, closer to these, for each GPU of it that has enough runs.
-
-    A GPU with few runs keeps its architecture's rates, an architecture with few the profile's own. `near` holds fits to
-    these runs and more, by their keys, to start from; the runs are `stated` then.
-    """
-    limits = grouped(judged(runs), lambda run: run.problem.cluster.gpu.architecture)
-    found = []
-    known = usable(runs) if near is not None else stated(usable(runs))
-    for key, group in grouped(known, lambda run: run.problem.cluster.gpu.architecture).items():
-        whole = _calibration(key, group, profile.time, profile.memory, near=near, limits=limits.get(key, ()))
-        if whole is None:
-            continue
-        found.append(whole)
-        time = whole.time.rates if whole.time else profile.time
-        room = whole.memory.rates if whole.memory else profile.memory
-        by_gpu = grouped(group, lambda run: run.problem.cluster.gpu.name)
-        for gpu, own in by_gpu.items():
-            if len(by_gpu) > 1 and (part := _calibration(gpu, own, time, room, tight=CLOSER, near=near)):  # type: ignore[arg-type]
-                found.append(part)
-    return found
-
-
-def _calibration(
-    key: str,
-    runs: Sequence[Run],
-    time: TimeRates,
-    room: MemoryRates,
-    *,
-    tight: float = 1.0,
-    near: Mapping[str, Calibration] | None,
-    limits: Sequence[Run] = (),
-) -> Calibration | None:
-    timed, sized = timed_and_sized(runs)
-    last = None if near is None else near.get(key)
-
-    def part(rows: Sequence[Run], start: Rates, known: Fit | None) -> Fit | None:
-        if len(rows) < LEAST_RUNS or (near is not None and known is None):
-            return None
-        if known is not None and known.start == start and len(known.after) == len(rows):
-            return known
-        if known is not None:
-            return _worth(refit(rows, start, known, tight=tight, verdicts=limits))
-        return _worth(fit(rows, start, tight=tight, only=OF_GPU if tight < 1.0 else None, verdicts=limits))
-
-    by_time, by_size = part(timed, time, last.time if last else None), part(sized, room, last.memory if last else None)
-    if by_time is None and by_size is None:
-        return None
-    used = (timed if by_time else []) + (sized if by_size else [])
-    return Calibration(
-        key=key,
-        gpus=tuple(sorted({run.problem.cluster.gpu.name for run in used})),
-        runs=len({run.id for run in used}),
-        sources=tuple(sorted({run.source for run in used})),
-        time=by_time,
-        memory=by_size,
-    )
-
-
-def usable(runs: Sequence[Run]) -> list[Run]:
-    """The runs that rates may be fitted to."""
-    return [run for run in runs if not run.oom and run.trust != "low"]
-
-
-def stated(runs: Sequence[Run]) -> list[Run]:
-    """The runs with what they do not state as a prediction takes it."""
-    return [it.run for it in predict(runs)]
-
-
-def timed_and_sized(runs: Sequence[Run]) -> tuple[list[Run], list[Run]]:
-    """The runs whose step time was measured, and those whose memory was."""
-    return [run for run in runs if run.step_time], [run for run in runs if run.memory]
-
-
-def _worth(found: Fit) -> Fit | None:
-    """The fit, unless it explains next to nothing: rates that were sourced otherwise stay then."""
-    before, after = (
-        float(np.mean(np.abs(np.expm1(off)))) + wrong
-        for off, wrong in zip((found.before, found.after), found.wrong, strict=True)
-    )
-    return found if after < WORTH * before else None
-
-
-def to_toml(profile: str, found: Sequence[Calibration], file: str) -> str:
-    """The text of a profile file: `base` and each fitted rate with what it rests on."""
-    lines = [f"# Rates fitted by `meshscout calibrate {file}`. Do not edit: run it again.", f'base = "{profile}"', ""]
-    for it in found:
-        if it.key not in it.gpus:
-            lines += [f"[gpu.{it.key}]", f"fitted_on = {json.dumps(it.gpus)}", ""]
-        for kind, part in (("time", it.time), ("memory", it.memory)):
-            if part is None or not part.moved:
-                continue
-            error = float(np.mean(np.abs(np.expm1(part.after))))
-            basis = f"{len(part.after)} runs of {len(it.sources)} sources, mean error {error:.1%}"
-            lines += section(f"[gpu.{it.key}.{kind}]", part, dict.fromkeys(part.moved, basis))
-    return "\n".join(lines)
-
-
-def section(head: str, part: Fit, basis: Mapping[str, str]) -> list[str]:
-    """A profile's table of fitted rates, each with what it rests on."""
-    lines = [head]
-    for rate in fields(part.rates):
-        if rate.name in part.moved:
-            value = float(f"{getattr(part.rates, rate.name):.4g}")
-            value = value if value > NOTHING else 0.0
-            lines.append(f'{rate.name} = {{ value = {value!r}, tag = "fitted", source = "{basis[rate.name]}" }}')
-    return [*lines, ""]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from costmodel.calibration.fit import CLOSER, Calibration, calibrate, fitted_at, stated, timed_and_sized, usable
+from costmodel.calibration.by_gpu import CLOSER, Calibration, calibrate, stated, timed_and_sized, usable
+from costmodel.calibration.fit import fitted_at
 from costmodel.calibration.predict import predict, with_rates
 from costmodel.calibration.runs import Run, grouped
 from costmodel.calibration.spread import LeftOut, counts, interval, interval_lines

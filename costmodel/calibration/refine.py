@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.calibration.fit import SCALE, VISIBLE, WORTH, Fit, Predictor, fit, refit, section, visible
+from costmodel.calibration.by_gpu import WORTH, section
+from costmodel.calibration.fit import SCALE, VISIBLE, Fit, Predictor, fit, refit, visible
 from costmodel.calibration.holdout import ranges_of
 from costmodel.calibration.predict import Progress, predict
 from costmodel.calibration.runs import Run, grouped

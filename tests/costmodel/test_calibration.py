@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from costmodel.calibration import architecture, frameworks, layout, machine, runs, software
+from costmodel.calibration.by_gpu import calibrate, to_toml
 from costmodel.calibration.cells import REQUIRED
-from costmodel.calibration.fit import calibrate, fit, fitted_at, refit, to_toml
+from costmodel.calibration.fit import fit, fitted_at, refit
 from costmodel.calibration.frameworks import profile_name
 from costmodel.calibration.holdout import blocks, left_out
 from costmodel.calibration.knobs import KNOWN_LIMITS
