@@ -150,7 +150,7 @@ def load_model(name_or_path: str | Path, family: str | None = None) -> Model:
     if family is not None:
         hf_families.check(family)
         if text in model_names() or path.suffix == ".toml":
-            raise InputError(f"{text}: family {family!r} is for a Hugging Face config.json; this is none")
+            raise InputError(f"{text}: --as {family} is for a Hugging Face config.json; this is none")
     if text in model_names():
         return _from_toml(_DATA / f"{text}.toml")
     if os.path.isdir(text):

@@ -25,6 +25,7 @@ from search.options import (
     add_search,
     add_validate,
     add_why,
+    as_typed,
     command_line,
     show_examples,
 )
@@ -83,7 +84,7 @@ def _run(argv: Sequence[str] | None, stop: Signals) -> int:
         sys.stdout.flush()
         return code
     except InputError as error:
-        return _fail(" ".join(str(error).split()), USAGE)
+        return _fail(as_typed(" ".join(str(error).split())), USAGE)
     except InfeasibleError as error:
         return _fail(str(error), INFEASIBLE)
     except OSError as error:
@@ -131,7 +132,6 @@ def _search(arguments: Namespace) -> int:
     from search import defaults, grounds, table
     from search.engine import search
     from search.explain import problem_json
-    from search.frontier import rows_of
     from search.inputs import inputs, read_problem, read_space
 
     outputs = _outputs(arguments)
@@ -152,22 +152,16 @@ def _search(arguments: Namespace) -> int:
 
         with progress("layouts balanced") as show:
             result = balance_frontier(result, arguments.top, show)
+    told = {"problem": problem_json(problem), "inputs": settings, "warnings": doubts}
     if result.estimate is None:
+        if arguments.json:
+            print(json.dumps(told | _json(result), indent=2))
         ask = command_line("why", vars(arguments))
-        told = [table.nothing_fits(result), *defaults.said(settings), f"what to change says: {ask}"]
-        raise InfeasibleError("\n".join(told))
+        why = [table.nothing_fits(result), *defaults.said(settings), f"what to change says: {ask}"]
+        raise InfeasibleError("\n".join(why))
     failed = _failure(lambda: _write(outputs, result, inputs(arguments) | {"settings": settings}))
     if arguments.json:
-        found = {
-            "problem": problem_json(problem),
-            "inputs": settings,
-            "warnings": doubts,
-            "space": asdict(result.account),
-            "solver": asdict(result.solver),
-            "frontier": rows_of(problem, result.frontier, result.estimate, result.balanced),
-            "seconds": dict(result.seconds),
-        }
-        print(json.dumps(found, indent=2))
+        print(json.dumps(told | _json(result), indent=2))
     else:
         print(table.report(result, arguments.top, _blocks(), defaults.said(settings)))
     for doubt in doubts:
@@ -175,6 +169,19 @@ def _search(arguments: Namespace) -> int:
     if failed is not None:
         raise failed
     return DONE
+
+
+def _json(result: SearchResult) -> dict[str, object]:
+    """What a search came to, as `search --json` has it; an empty frontier where nothing is feasible."""
+    from search.frontier import rows_of
+
+    cost = result.estimate
+    return {
+        "space": asdict(result.account),
+        "solver": asdict(result.solver),
+        "frontier": [] if cost is None else rows_of(result.problem, result.frontier, cost, result.balanced),
+        "seconds": dict(result.seconds),
+    }
 
 
 def _failure(write: Callable[[], None]) -> InputError | None:

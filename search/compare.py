@@ -11,7 +11,7 @@ from costmodel.layouts import SCHEDULES, Layouts
 from costmodel.problem import Problem
 from hardware.errors import InputError
 from search.assignment import closed_form
-from search.fitting import usual_schedule
+from search.fitting import data_degree, usual_schedule
 from search.placement import spans
 from search.rule import violations
 from search.rules import rules
@@ -81,15 +81,10 @@ def changed(problem: Problem, layout: Layouts, changes: Mapping[str, int]) -> La
     What follows from them follows: the shard group where it was whole, sequence parallelism from TP, the schedule from
     PP and VPP. Raises InputError if the degrees do not multiply to the GPUs.
     """
-    row, gpus = layout.row(0), problem.workload.gpus
+    row = layout.row(0)
     whole = row["dp_shard"] == row["dp"] * row["cp"]
     row |= changes
-    others = row["tp"] * row["pp"] * row["cp"]
-    if "dp" not in changes:
-        row["dp"] = gpus // others
-    if others * row["dp"] != gpus:
-        degrees = " x ".join(f"{axis} {row[axis]}" for axis in ("tp", "pp", "cp", "dp"))
-        raise InputError(f"{degrees} = {others * row['dp']}, not the {gpus} GPUs of the job")
+    row["dp"] = data_degree(problem, {axis: row[axis] for axis in ("tp", "pp", "cp")} | dict(changes))
     if whole and "dp_shard" not in changes:
         row["dp_shard"] = row["dp"] * row["cp"]
     if "tp" in changes and "sequence_parallel" not in changes:

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from textwrap import wrap
 
 from costmodel.problem import Problem
+from search.inputs import EXPERTS
 
 WORKLOAD = ("seq_len", "global_batch", "precision", "grad_dtype", "moments_dtype", "flops_convention", "memory_margin")
-EXPERTS = ("expert_load", "routed_nodes")
 SHORT = {"rates_of": "rates of", "zero_stages": "zero", "zero_stages_with_pp": "with pp"}
 """Names that are no option, in the text."""
 WIDTH = 120
@@ -20,7 +20,7 @@ Settings = Mapping[str, Mapping[str, object]]
 
 def settings(arguments: Namespace, problem: Problem) -> Settings:
     """What was searched with, typed or not; `rates_of` and the ZeRO stages with a pipeline follow from the profile."""
-    profile, names = problem.profile, (*WORKLOAD, *EXPERTS * problem.model.is_moe)
+    profile, names = problem.profile, (*WORKLOAD, *(EXPERTS if problem.model.is_moe else ()))
     values: dict[str, object] = {name: getattr(problem.workload, name) for name in names}
     values |= {"profile": profile.name, "rates_of": profile.rates_of or None, "space": arguments.space}
     found = {name: {"value": value, "default": name not in arguments.given} for name, value in values.items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import prod
 
 import numpy as np
 
@@ -10,6 +11,7 @@ from costmodel.layouts import SCHEDULES, Layouts
 from costmodel.memory import memory
 from costmodel.problem import Problem
 from costmodel.profile import Profile
+from hardware.errors import InputError
 from search.space import divisors, possible_values
 
 LARGEST_MICRO_BATCH = 64
@@ -19,6 +21,17 @@ def usual_schedule(profile: Profile, pp: int, vpp: int = 1) -> int:
     """Code of the schedule that is taken when none is named: interleaved with virtual stages, else the profile's."""
     usual = "interleaved" if vpp > 1 else "1f1b" if pp == 1 else profile.default_schedule
     return SCHEDULES.index(usual)
+
+
+def data_degree(problem: Problem, row: Mapping[str, int]) -> int:
+    """DP of a layout: its own, or what TP, PP and CP leave. Raises InputError if they do not multiply to the GPUs."""
+    gpus, named = problem.workload.gpus, [axis for axis in ("tp", "pp", "cp", "dp") if axis in row]
+    degrees, made = " x ".join(f"{axis} {row[axis]}" for axis in named), prod(row[axis] for axis in named)
+    if "dp" in row and made != gpus:
+        raise InputError(f"{degrees} = {made}, not the {gpus} GPUs of the job")
+    if gpus % made:
+        raise InputError(f"{degrees} = {made} does not divide the {gpus} GPUs of the job")
+    return row["dp"] if "dp" in row else gpus // made
 
 
 def usual_etp(problem: Problem, tp: int, cp: int, ep: int) -> int:

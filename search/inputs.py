@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ from costmodel.profile import Profile, load_profile
 from hardware.catalog import load_cluster
 from hardware.cluster import Cluster
 from hardware.errors import InputError
-from search.fitting import usual_etp, usual_schedule
+from search.fitting import data_degree, usual_etp, usual_schedule
 from search.options import COLUMNS
 from search.space import SearchSpace, load_space
 from search.terminal import say
@@ -31,6 +31,9 @@ WORK = (
     "flops_convention", "mfu_peak", "headroom", "rank_order", "memory_margin",
 )  # fmt: skip
 """Fields of Workload that can be typed."""
+
+EXPERTS = {"expert_load": 1.0, "routed_nodes": 0}
+"""Fields that only a model with experts looks at, and the values that say nothing."""
 
 AMONG = {"frontier": "on the frontier", "feasible": "of all feasible layouts, by MFU"}
 """What the rows of a file are, in words."""
@@ -57,7 +60,19 @@ def read_problem(arguments: Namespace) -> Problem:
     if arguments.seq_len is None and not (arguments.model in model_names() or arguments.model.endswith(".toml")):
         length = f"sequences of {model.seq_len:,} tokens, as a config.json does not tell the length in pre-training"
         say(f"{length}; --seq-len sets it")
+    check_experts([model], arguments)
     return problem_of(model, cluster, profile, {name: getattr(arguments, name) for name in WORK})
+
+
+def check_experts(models: Sequence[Model], arguments: Namespace) -> None:
+    """Raises InputError for what was typed about experts where no model has any; what changes nothing may be typed."""
+    if any(model.is_moe for model in models):
+        return
+    names = list(dict.fromkeys(model.name for model in models))
+    for name, usual in EXPERTS.items():
+        value = getattr(arguments, name)
+        if value not in (None, usual):
+            raise InputError(f"{name} {value:g}: {' and '.join(names)} {'have' if names[1:] else 'has'} no experts")
 
 
 def problem_of(model: Model, cluster: Cluster, profile: Profile, given: Mapping[str, Any]) -> Problem:
@@ -100,14 +115,9 @@ def typed_layout(arguments: Namespace) -> Chosen:
     """
     problem = read_problem(arguments)
     axes = _typed_axes(arguments, problem.profile)
-    gpus, profile = problem.workload.gpus, problem.profile
+    profile = problem.profile
     tp, pp, cp = (axes.setdefault(axis, 1) for axis in ("tp", "pp", "cp"))
-    if "dp" not in axes and gpus % (tp * pp * cp):
-        raise InputError(f"tp {tp} x pp {pp} x cp {cp} = {tp * pp * cp} does not divide the {gpus} GPUs of the job")
-    axes.setdefault("dp", gpus // (tp * pp * cp))
-    if tp * pp * cp * axes["dp"] != gpus:
-        degrees = " x ".join(f"{axis} {axes[axis]}" for axis in ("tp", "pp", "cp", "dp"))
-        raise InputError(f"{degrees} = {tp * pp * cp * axes['dp']}, not the {gpus} GPUs of the job")
+    axes["dp"] = data_degree(problem, axes)
     axes.setdefault("sequence_parallel", int(tp > 1 and profile.sequence_parallel))
     axes.setdefault("schedule", usual_schedule(profile, pp, axes.get("vpp", 1)))
     axes.setdefault("etp", usual_etp(problem, tp, cp, axes.get("ep", 1)))
@@ -137,7 +147,7 @@ def stored_layout(path: str, rank: int) -> Chosen:
 
     stored = read_frontier(path)
     if rank > len(stored.rows):
-        raise InputError(f"rank {rank}: {path} has {len(stored.rows)} rows")
+        raise InputError(f"{path}: has {len(stored.rows)} rows, none of rank {rank}")
     with damage(path):
         return _chosen_of(path, stored, rank)
 
@@ -153,9 +163,12 @@ def other_layout(chosen: Chosen, wanted: int | Mapping[str, int | str], path: st
         if path is None:
             raise InputError(f"--against {wanted}: a row needs the frontier FILE; else give AXIS=VALUE")
         return stored_layout(path, wanted).layout
-    profile = chosen.problem.profile
-    axes = {axis: _code(profile, axis, value) for axis, value in wanted.items()}
-    return _chosen(chosen.problem, "default", changed(chosen.problem, chosen.layout, axes), any_domain=True).layout
+    problem, typed = chosen.problem, ",".join(f"{axis}={value}" for axis, value in wanted.items())
+    try:
+        axes = {axis: _code(problem.profile, axis, value) for axis, value in wanted.items()}
+        return _chosen(problem, "default", changed(problem, chosen.layout, axes), any_domain=True).layout
+    except InputError as error:
+        raise InputError(f"--against {typed}: {error}") from None
 
 
 def _chosen_of(path: str, stored: Stored, rank: int) -> Chosen:

@@ -91,7 +91,14 @@ def _switch(text: str) -> int:
     return known[text.lower()]
 
 
-def _name(text: str) -> str:
+def named(text: str) -> str:
+    """What is looked up by its name, or the name of a file: anything but nothing."""
+    if not text.strip():
+        raise argparse.ArgumentTypeError(f"{text!r} is no name")
+    return text
+
+
+def _word(text: str) -> str:
     if not re.fullmatch(r"[\w+.-]+", text):
         raise argparse.ArgumentTypeError(f"{text!r} is not a name")
     return text
@@ -117,7 +124,7 @@ VALUES: dict[str, Callable[[str], Value]] = {
     "count": count,
     "stage": _stage,
     "switch": _switch,
-    "name": _name,
+    "name": _word,
 }
 
 
@@ -138,6 +145,8 @@ def _other(text: str) -> int | dict[str, Value]:
         option = axis.replace("_", "-")
         if not given or option not in AXES:
             raise argparse.ArgumentTypeError(f"{part!r} is neither a row nor AXIS=VALUE of {', '.join(AXES)}")
+        if COLUMNS[option] in found:
+            raise argparse.ArgumentTypeError(f"{option} is given twice")
         found[COLUMNS[option]] = VALUES[AXES[option][0]](value)
     return found
 
@@ -149,7 +158,9 @@ def add_axes(parser: argparse.ArgumentParser, *, many: bool) -> None:
     for option, (kind, text) in AXES.items():
         value = _list_of(VALUES[kind]) if many else VALUES[kind]
         group.add_argument(f"--{option}", type=value, metavar=kind.upper() + ",.." * many, help=text)
-    group.add_argument("--space", default="default", metavar="NAME|FILE", help="default, wide or a TOML file")
+    group.add_argument(
+        "--space", type=named, default="default", metavar="NAME|FILE", help="default, wide or a TOML file"
+    )
     group.add_argument("--any-domain", action="store_true", help="let TP leave the fast link domain")
 
 
@@ -160,7 +171,7 @@ def add_job(parser: argparse.ArgumentParser, *, required: bool) -> None:
     parser.add_argument("model", nargs=places, metavar="MODEL", help=files)
     parser.add_argument("cluster", nargs=places, metavar="CLUSTER", help="name or TOML file")
     family = "read MODEL's config.json as this model_type"
-    parser.add_argument("--as", dest="family", metavar="FAMILY", help=family)
+    parser.add_argument("--as", dest="family", type=named, metavar="FAMILY", help=family)
     parser.add_argument("--gpus", type=count, required=required, metavar="N", help="GPUs of the job")
     add_workload(parser)
 
@@ -169,7 +180,7 @@ def add_workload(parser: argparse.ArgumentParser, *, batch: Callable[[str], obje
     """What is trained, and by what; `batch` reads the global batch where it is more than a number."""
     group = parser.add_argument_group("job")
 
-    def add(option: str, shown: str, text: str, value: Callable[[str], object] = str, default: object = None) -> None:
+    def add(option: str, shown: str, text: str, value: Callable[[str], object] = named, default: object = None) -> None:
         group.add_argument(f"--{option}", type=value, default=default, metavar=shown, help=text)
 
     add("seq-len", "TOKENS", "tokens of a sequence; default: the model's pre-training length", count)
@@ -242,8 +253,15 @@ def add_search(parser: argparse.ArgumentParser) -> None:
     add("--no-bounds", action="store_true", help="score what a proven bound excludes, too")
     even = "balance the stages of the frontier's layouts (with --all, of the K fastest, too) by CP-SAT, and rebuild it"
     add("--balance", action="store_true", help=even)
-    add("-o", "--output", default="frontier.parquet", metavar="FILE", help="Parquet; default: frontier.parquet")
-    add("--all", metavar="FILE", help="also write every feasible layout, ranked by MFU, as Parquet")
+    add(
+        "-o",
+        "--output",
+        type=named,
+        default="frontier.parquet",
+        metavar="FILE",
+        help="Parquet; default: frontier.parquet",
+    )
+    add("--all", type=named, metavar="FILE", help="also write every feasible layout, ranked by MFU, as Parquet")
     add("--json", action="store_true", help="print JSON")
 
 
@@ -282,6 +300,7 @@ def add_plan(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add(
         "--space",
+        type=named,
         default="default",
         metavar="NAME|FILE",
         help="what the best is searched in: default, wide, a TOML file",
@@ -290,12 +309,31 @@ def add_plan(parser: argparse.ArgumentParser) -> None:
     add("--json", action="store_true", help="print JSON")
 
 
-def command_line(command: str, given: Mapping[str, object]) -> str:
-    """What to type for another command on the same job and axes; `given` holds arguments by their names."""
+def _job() -> Parser:
+    """A parser of the job and the axes alone."""
     parser = Parser()
     add_job(parser, required=False)
     add_axes(parser, many=True)
-    usual = vars(parser.parse_args([]))
+    return parser
+
+
+def as_typed(message: str) -> str:
+    """An error that begins with the names of inputs, or says that one is unknown, with their options in place."""
+    options = {action.dest: action.option_strings[-1] for action in _job()._actions if action.option_strings}
+    options |= {"zero_stage": "--zero", "model_type": options["family"]}
+    unknown = re.match(r"unknown (\w+) ", message)
+    if unknown and unknown[1] in options:
+        return f"{options[unknown[1]]}: {message}"
+    head = re.match(r"\w+ [^ ]+( x \w+ [^ ]+)*", message)
+    if head is None:
+        return message
+    typed = re.sub(r"(^| x )(\w+)", lambda found: f"{found[1]}{options.get(found[2], found[2])}", head[0])
+    return typed + message[head.end() :]
+
+
+def command_line(command: str, given: Mapping[str, object]) -> str:
+    """What to type for another command on the same job and axes; `given` holds arguments by their names."""
+    usual = vars(_job().parse_args([]))
     words = ["meshscout", command, str(given["model"]), str(given["cluster"])]
     for name, default in usual.items():
         value = given.get(name, default)
@@ -320,7 +358,9 @@ def add_report(parser: argparse.ArgumentParser) -> None:
     """The options of `report`."""
     parser.description = "Write a self-contained page of a frontier or a sweep; it loads nothing from the network."
     parser.add_argument("file", metavar="FILE", help="the Parquet file of search or sweep")
-    parser.add_argument("-o", "--output", default="report.html", metavar="FILE", help="default: report.html")
+    parser.add_argument(
+        "-o", "--output", type=named, default="report.html", metavar="FILE", help="default: report.html"
+    )
 
 
 def add_validate(parser: argparse.ArgumentParser) -> None:
@@ -330,10 +370,11 @@ def add_validate(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--profile",
+        type=named,
         metavar="NAME|FILE.toml",
         help="score this profile on its runs alone: those of its framework, and of frameworks that no profile knows",
     )
-    parser.add_argument("--predictions", metavar="FILE.csv", help="write a prediction for every run")
+    parser.add_argument("--predictions", type=named, metavar="FILE.csv", help="write a prediction for every run")
     parser.add_argument("--trust", choices=("ok", "medium", "low"), default="ok", help="least trust of a run (ok)")
     parser.add_argument("--json", action="store_true", help="print JSON in SI units")
 
@@ -341,8 +382,12 @@ def add_validate(parser: argparse.ArgumentParser) -> None:
 def add_calibrate(parser: argparse.ArgumentParser) -> None:
     """Options of `calibrate`."""
     parser.add_argument("runs", metavar="RUNS.csv", help="a table of measured runs")
-    parser.add_argument("-o", "--output", metavar="PROFILE.toml", required=True, help="the profile to write")
-    parser.add_argument("--profile", metavar="NAME", default="megatron", help="the profile to start from (megatron)")
+    parser.add_argument(
+        "-o", "--output", type=named, metavar="PROFILE.toml", required=True, help="the profile to write"
+    )
+    parser.add_argument(
+        "--profile", type=named, metavar="NAME", default="megatron", help="the profile to start from (megatron)"
+    )
     parser.add_argument(
         "--unfitted",
         action="store_true",

@@ -202,7 +202,7 @@ def check_batch(problem: Problem, grid: Mapping[str, Column], first: Column, rul
     below, above = int((batch // degrees * degrees).max()), int(((batch // degrees + 1) * degrees).min())
     near = f"nearest are {below} and {above}" if below else f"nearest is {above}"
     shown = ", ".join(map(str, degrees[:6])) + (" ..." if len(degrees) > 6 else "")
-    raise InputError(f"global-batch {batch} does not divide by any possible dp ({shown}); {near}")
+    raise InputError(f"global_batch {batch} does not divide by any possible dp ({shown}); {near}")
 
 
 def _factors(number: int) -> dict[int, int]:

@@ -12,7 +12,7 @@ from typing import Any
 from hardware.errors import InfeasibleError, InputError
 from search.engine import cores
 from search.files import output_path, whole
-from search.inputs import WORK
+from search.inputs import WORK, check_experts
 from search.options import COLUMNS
 from search.sweep import answers, executors, tell
 from search.sweep.file import to_parquet
@@ -32,6 +32,7 @@ def sweep(arguments: Namespace) -> int:
     request = _request(arguments)
     output = output_path(arguments.output, [*arguments.model, *arguments.cluster, arguments.profile])
     asked = machines(request)
+    check_experts([machine.model for machine in asked], arguments)
     with journal(output, resume=arguments.resume) as kept:
         usual, units = _run(arguments, asked, kept)
         limits = Limits(days=arguments.max_days, cost=arguments.max_cost)
@@ -57,8 +58,9 @@ def _request(arguments: Namespace) -> Request:
             raise InputError(f"{name} {twice[0]}: given twice; write its values as one list")
     if arguments.price and "cluster.price" in paths:
         raise InputError("--set cluster.price and --price: write the prices once")
-    if arguments.workers and arguments.dask:
-        raise InputError("--workers and --dask: choose one")
+    runners = [f"--{name}" for name in ("threads", "workers", "dask") if getattr(arguments, name)]
+    if len(runners) > 1:
+        raise InputError(f"{' and '.join(runners)}: choose one")
     limits = {column: getattr(arguments, option.replace("-", "_")) for option, column in COLUMNS.items()}
     return Request(
         models=arguments.model, clusters=arguments.cluster, sizes=arguments.gpus,

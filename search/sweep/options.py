@@ -6,7 +6,7 @@ import argparse
 import re
 from collections.abc import Callable
 
-from search.options import add_axes, add_workload, count
+from search.options import add_axes, add_workload, count, named
 
 MANY = 4096
 FIGURE = re.compile(r"([0-9]+(?:\.[0-9]*)?(?:e[+]?[0-9]{1,2})?)([kMGT]?)")
@@ -22,7 +22,7 @@ def add_sweep(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("model", metavar="MODEL[,..]", type=_names, help="shipped names, TOML files, config.json")
     add("cluster", metavar="CLUSTER[,..]", type=_names, help="names or TOML files")
-    add("--as", dest="family", metavar="FAMILY", help="read config.json files as this model_type")
+    add("--as", dest="family", type=named, metavar="FAMILY", help="read config.json files as this model_type")
     sizes = "GPUs: a list, 64:16384:x2 (doublings) or 64:512:+64 (steps); default: doubling from one node to 16,384"
     add("--gpus", metavar="N[,..]", type=_sizes, default=(), help=sizes)
     add("--tokens", metavar="T", type=figure, required=True, help="tokens to train, for example 15e12 or 15T")
@@ -52,9 +52,9 @@ def _add_running(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("running").add_argument
     add("--threads", type=count, metavar="N", help="searches side by side; default: one a core")
     add("--workers", type=count, metavar="N", help="processes instead of threads")
-    add("--dask", metavar="ADDRESS", help="the workers of a Dask scheduler (pip install 'meshscout[dask]')")
+    add("--dask", type=named, metavar="ADDRESS", help="the workers of a Dask scheduler (pip install 'meshscout[dask]')")
     add("--resume", action="store_true", help="go on from what a sweep that was stopped left")
-    add("-o", "--output", default="sweep.parquet", metavar="FILE", help="Parquet; default: sweep.parquet")
+    add("-o", "--output", type=named, default="sweep.parquet", metavar="FILE", help="Parquet; default: sweep.parquet")
     add("--json", action="store_true", help="print JSON")
 
 

@@ -119,7 +119,7 @@ def test_explain_sets_a_row_against_another_and_against_changes(run, tmp_path) -
     [
         (("--against", "2"), "--against 2: a row needs the frontier FILE"),
         (("--against", "foo=2"), "'foo=2' is neither a row nor AXIS=VALUE of tp, pp"),
-        (("--against", "tp=3"), "tp 3 x pp 1 x cp 1 x dp 2 = 6, not the 8 GPUs"),
+        (("--against", "tp=3"), "tp 3 x pp 1 x cp 1 = 3 does not divide the 8 GPUs"),
         (("--against", "recompute=some"), "recompute 'some'"),
     ],
 )

@@ -78,7 +78,7 @@ def test_first_rejection_is_the_first_rule_in_order() -> None:
 def test_global_batch_that_no_dp_divides_names_the_nearest() -> None:
     case = problem(gpus=64, global_batch=1001)
     space = load_space(case, limits={"dp": [8, 16]})
-    with pytest.raises(InputError, match=r"^global-batch 1001 .* \(8, 16\); nearest are 1000 and 1008$"):
+    with pytest.raises(InputError, match=r"^global_batch 1001 .* \(8, 16\); nearest are 1000 and 1008$"):
         enumerate_skeletons(case, space, skeleton_rules(case, space))
 
 
