@@ -98,9 +98,9 @@ def test_a_family_may_be_given_for_a_type_that_is_unknown(tmp_path: Path) -> Non
 def test_a_given_family_must_be_known_and_needs_a_config(tmp_path: Path) -> None:
     config = GOLDEN["llama-3.1-8b"]["config"]
     assert error(tmp_path, config, "lama").startswith("unknown model_type 'lama'; did you mean 'llama'? known types: ")
-    with pytest.raises(InputError, match="'llama' is for a Hugging Face"):
+    with pytest.raises(InputError, match="--as llama is for a Hugging Face"):
         load_model("llama-3.1-8b", "llama")
-    with pytest.raises(InputError, match="'llama' is for a Hugging Face"):
+    with pytest.raises(InputError, match="--as llama is for a Hugging Face"):
         load_model(tmp_path / "m.toml", "llama")
 
 
