@@ -24,7 +24,7 @@ from search.expansion import Block, Expansion, Product, Table
 from search.pareto import Frontier, Points, Sieve, concatenate
 from search.rules import skeleton_rules
 from search.rules_memory import memory_rule
-from search.scoring import Costs, Scorer
+from search.scoring import Costs, Scorer, headroom, most_that_fits, step_time
 from search.skeletons import Skeletons, enumerate_skeletons
 from search.space import SearchSpace
 
@@ -165,6 +165,7 @@ class Work:
         self.problem, self.space, self.skeletons = problem, space, skeletons
         self.keep_all, self.bounds = keep_all, bounds
         self.expansion, self.memory = Expansion(problem, space), memory_rule(problem)
+        self.most = most_that_fits(problem)
         table = skeletons.table
         order = np.lexsort([table[axis] for axis in ("dp", "pp", "etp", "ep", "cp", "tp")])
         each = len(space.axes["micro_batch"]) * len(space.axes["recompute"])
@@ -209,50 +210,54 @@ class Work:
 
     def _matters(self, tally: Tally, least: Costs) -> Column:
         """Whether a layout that costs no less than these may fit, and be on the frontier."""
-        seconds, headroom = least.step_time(self.problem).ravel(), least.headroom(self.problem).ravel()
-        fits = self.memory.mask({"memory_headroom": headroom})
-        return np.asarray(fits & tally.sieve.may_enter(seconds, headroom))
+        busy, need = least.busy().ravel(), least.need().ravel()
+        return np.asarray((need <= self.most) & tally.sieve.may_enter(busy, headroom(self.problem, need)))
 
     def _score_product(self, tally: Tally, block: Block, product: Product, costs: Costs, stop: threading.Event) -> None:
         """Score a product by tiles; with bounds those rows first that may be fastest, and none that cannot matter."""
-        rows, scored = np.arange(len(product.rows)), tally.scored
-        size = max(1, TILE * len(rows) // len(product))
+        count, scored = len(product.rows), tally.scored
+        size = max(1, TILE * count // len(product))
+        best = costs.best()
+        busy, need = best.busy().ravel(), best.need().ravel()
+        free = headroom(self.problem, need)
+        rows = np.arange(count)
         if self.bounds:
-            best = costs.best()
-            seconds, headroom = best.step_time(self.problem).ravel(), best.headroom(self.problem).ravel()
-            rows = rows[self.memory.mask({"memory_headroom": headroom})]
-            rows = rows[np.argsort(seconds[rows], kind="stable")]
-        while len(rows) and not stop.is_set():
-            tile, rows = rows[:size], rows[size:]
+            rows = rows[need <= self.most]
+            rows = rows[np.argsort(busy[rows], kind="stable")]
+        for start in range(0, len(rows), size):
+            tile: Column | slice = slice(start, start + size)
             if self.bounds:
-                tile = tile[tally.sieve.may_enter(seconds[tile], headroom[tile])]
-            if len(tile):
-                self._score(tally, block, product.take(tile), costs.take(tile))
+                tile = rows[tile]
+                tile = tile[tally.sieve.may_enter(busy[tile], free[tile])]
+            if stop.is_set():
+                break
+            if len(free[tile]):
+                self._score(tally, block, product.take(tile), costs.take(tile), free[tile])
         tally.bounded += len(product) - (tally.scored - scored)
 
-    def _score(self, tally: Tally, block: Block, product: Product, costs: Costs) -> None:
-        """Score every layout of a product, and keep what may be on the frontier."""
-        seconds, headroom = costs.step_time(self.problem), costs.headroom(self.problem)
-        wanted = self.memory.mask({"memory_headroom": headroom})
-        feasible = int(np.count_nonzero(wanted))
+    def _score(self, tally: Tally, block: Block, product: Product, costs: Costs, most_free: Column) -> None:
+        """Score every layout of a product, and keep what may be on the frontier; no layout of the N leaves more
+        headroom than `most_free`."""
+        busy, need = costs.busy(), costs.need()
+        fits = need <= self.most
         tally.scored += len(product)
-        tally.feasible += feasible
-        if feasible and not self.keep_all:
-            wanted &= tally.sieve.may_enter(seconds, headroom)
-        if feasible and wanted.any():
-            places = np.nonzero(wanted)
-            points = self._points(block, product, places, seconds[places], headroom[places])
+        tally.feasible += int(np.count_nonzero(fits))
+        wanted = fits if self.keep_all else fits & (busy < tally.sieve.limit(most_free))
+        if wanted.any():
+            self._keep(tally, block, product, wanted, busy[wanted], need[wanted])
+
+    def _keep(self, tally: Tally, block: Block, product: Product, wanted: Column, busy: Column, need: Column) -> None:
+        """Take in the layouts of a product that are wanted, with their costs."""
+        free = headroom(self.problem, need)
+        near = slice(None) if self.keep_all else tally.sieve.may_enter(busy, free)
+        busy, free = busy[near], free[near]
+        if len(busy):
+            share = mfu(self.problem, throughput(self.problem, step_time(self.problem, busy)))
+            points = Points(share, free, block.layouts(product, *(places[near] for places in np.nonzero(wanted))))
             tally.frontier.add(points)
-            tally.sieve = tally.sieve.plus(seconds[places], headroom[places])
+            tally.sieve = tally.sieve.plus(busy, free)
             if self.keep_all:
                 tally.kept.append(points)
-
-    def _points(
-        self, block: Block, product: Product, places: tuple[Column, ...], seconds: Column, headroom: Column
-    ) -> Points:
-        shard, pipeline, row = places
-        share = mfu(self.problem, throughput(self.problem, seconds))
-        return Points(share, headroom, block.layouts(product, shard, pipeline, row))
 
     def account(self, total: Tally) -> Account:
         """The account of the whole space. Raises RuntimeError if a candidate is missing from it."""

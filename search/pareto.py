@@ -80,9 +80,10 @@ def _running_best(points: Points) -> Column:
 
 
 class Sieve:
-    """Step times [s] and headrooms [B] of layouts that fit, to tell what may be on the frontier beside them.
+    """Seconds and headrooms [B] of layouts that fit, to tell what may be on the frontier beside them.
 
-    A layout that another beats strictly in step time and in headroom is not, whatever MFU rounds to.
+    A layout that takes no less time than another and leaves less headroom is not. `seconds` may be of any measure of
+    time with which MFU never rises: what rounds to an equal MFU still leaves less headroom.
     """
 
     BINS = 256
@@ -104,11 +105,10 @@ class Sieve:
         return Sieve(np.concatenate([self.seconds, seconds]), np.concatenate([self.headroom, headroom]))
 
     def may_enter(self, seconds: Column, headroom: Column) -> Column:
-        """False only where a point has a shorter step and more headroom; of the columns' shape."""
-        if not seconds.size or seconds.min() > self._limits(headroom.max()):
-            return np.zeros(seconds.shape, dtype=bool)
-        return np.asarray(seconds <= self._limits(headroom))
+        """False only where a point takes no more time and leaves more headroom; of the columns' shape."""
+        return np.asarray(seconds < self.limit(headroom))
 
-    def _limits(self, headroom: Column) -> Column:
+    def limit(self, headroom: Column) -> Column:
+        """Seconds below which a layout may enter that leaves so much headroom, or less."""
         place = np.asarray((headroom - self._low) * self._per_byte).astype(np.int64)
         return self._limit.take(place, mode="clip")

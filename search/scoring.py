@@ -19,7 +19,11 @@ from costmodel.memory import RESIDENT, WORKING, fragmentation, outside, resident
 from costmodel.problem import Problem
 from costmodel.split import StageTable
 from search.expansion import DUALPIPE, Block, Product
+from search.rules_memory import memory_rule
 from search.space import SKELETON_AXES
+
+BYTES = 1e18
+"""More than any GPU has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,25 +48,49 @@ class Costs:
             self.own[pick], self.shared[pick], [part[pick] for part in self.held], [part[pick] for part in self.at_work]
         )
 
-    def step_time(self, problem: Problem) -> Column:
-        """Seconds of every layout, shape (Z, V, N)."""
-        busy = self.own[None] + self.shared[:, None]
-        seconds: Column = busy + overhead(problem, busy)
-        return seconds
+    def busy(self) -> Column:
+        """Seconds of every layout without the overhead, shape (Z, V, N)."""
+        return self.own[None] + self.shared[:, None]
 
-    def headroom(self, problem: Problem) -> Column:
-        """Usable memory minus memory of every layout, shape (Z, V, N)."""
-        need = reduce(
-            np.maximum, (held[:, None] + work[None] for held, work in zip(self.held, self.at_work, strict=True))
-        )
-        free: Column = problem.cluster.gpu.usable_memory - (need + fragmentation(problem, need) + outside(problem))
-        return free
+    def need(self) -> Column:
+        """Bytes that the allocator hands out on the stage that needs most, for every layout, shape (Z, V, N)."""
+        (held, work), *others = zip(self.held, self.at_work, strict=True)
+        need: Column = held[:, None] + work[None]
+        for held, work in others:
+            np.maximum(need, held[:, None] + work[None], out=need)
+        return need
 
     def best(self) -> Costs:
         """A bound for each of the N: no layout of it is faster or needs less. Shapes (1, N)."""
         own, shared = self.own.min(axis=0, keepdims=True), self.shared.min(axis=0, keepdims=True)
         held, at_work = ([part.min(axis=0, keepdims=True) for part in parts] for parts in (self.held, self.at_work))
         return Costs(own, shared, held, at_work)
+
+
+def step_time(problem: Problem, busy: Column) -> Column:
+    """Seconds of a step that is busy so long; never falls where `busy` rises."""
+    seconds: Column = busy + overhead(problem, busy)
+    return seconds
+
+
+def headroom(problem: Problem, need: Column) -> Column:
+    """Usable memory minus memory where the allocator hands out `need`; never rises where `need` does."""
+    free: Column = problem.cluster.gpu.usable_memory - (need + fragmentation(problem, need) + outside(problem))
+    return free
+
+
+def most_that_fits(problem: Problem) -> float:
+    """The largest `need` that the memory rule lets through, to the last bit; -1 if it lets through none.
+
+    Found by halving the floats up to BYTES, which are in the order of their bits.
+    """
+    rule = memory_rule(problem)
+    low, high = -1, int(np.float64(BYTES).view(np.int64))
+    while high - low > 1:
+        middle = (low + high) // 2
+        fits = rule.mask({"memory_headroom": headroom(problem, np.array([middle]).view(np.float64))})
+        low, high = (middle, high) if fits.all() else (low, middle)
+    return float(np.int64(low).view(np.float64)) if low >= 0 else -1.0
 
 
 class Scorer:

@@ -12,7 +12,7 @@ from hypothesis import assume, given, reject, settings
 from hypothesis import strategies as st
 
 from costmodel.estimate import estimate
-from costmodel.layouts import AXES, Layouts
+from costmodel.layouts import AXES, Column, Layouts
 from costmodel.problem import Problem
 from costmodel.split import StageTable
 from hardware.errors import InputError
@@ -132,10 +132,10 @@ class Recorder(Work):
         super().__init__(*given, **named)  # type: ignore[arg-type]
         self.scored: list[tuple[int, ...]] = []
 
-    def _score(self, tally: Tally, block: Block, product: Product, costs: Costs) -> None:
+    def _score(self, tally: Tally, block: Block, product: Product, costs: Costs, most_free: Column) -> None:
         places = np.indices((len(product.shards), *product.pipelines["vpp"].shape)).reshape(3, -1)
         self.scored += axes_of(block.layouts(product, *places))
-        super()._score(tally, block, product, costs)
+        super()._score(tally, block, product, costs, most_free)
 
 
 def check_bounds(problem: Problem, space: SearchSpace) -> Account:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodel.layouts import AXES, Layouts
-from search.pareto import Frontier, Points, concatenate
+from search.pareto import Frontier, Points, Sieve, concatenate
 
 rows = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6), st.integers(1, 3), st.integers(1, 3)), max_size=40)
 
@@ -52,6 +52,27 @@ def test_frontiers_of_parts_merge_to_the_frontier_of_the_whole(
     right.add(points(b))
     right.add(left.points)
     assert keys(right.points) == keys(whole.points)
+
+
+@given(rows, rows)
+def test_a_sieve_lets_through_whatever_the_frontier_takes(
+    known: list[tuple[int, ...]], more: list[tuple[int, ...]]
+) -> None:
+    a, b = points(known), points(more)
+    sieve = Sieve(1.0 - a.mfu, a.headroom)
+    passed = sieve.may_enter(1.0 - b.mfu, b.headroom)
+    assert passed.tolist() == (1.0 - b.mfu < sieve.limit(b.headroom)).tolist()
+    assert np.all(sieve.limit(b.headroom) <= sieve.limit(b.headroom + 1e8))
+    whole, sieved = Frontier(), Frontier()
+    whole.add(concatenate([a, b]))
+    sieved.add(concatenate([a, b.take(passed)]))
+    assert keys(sieved.points) == keys(whole.points)
+
+
+def test_a_sieve_holds_back_what_is_beaten() -> None:
+    sieve = Sieve(np.array([1.0, 2.0, 4.0]), np.array([10.0, 20.0, 30.0]))
+    seconds, headroom = np.array([2.0, 1.9, 2.1, 4.0, 4.0, 5.0]), np.array([19.0, 19.0, 20.0, 29.0, 30.0, 31.0])
+    assert sieve.may_enter(seconds, headroom).tolist() == [False, True, True, False, True, True]
 
 
 def test_more_headroom_is_always_paid_for_in_mfu() -> None:

@@ -3,15 +3,17 @@
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 
-from costmodel.estimate import estimate
+from costmodel.estimate import estimate, mfu, throughput
 from costmodel.layouts import Layouts
 from costmodel.problem import Problem
 from hardware.errors import InputError
 from search.expansion import Block, Expansion
 from search.rule import Rule
 from search.rules import skeleton_rules
-from search.scoring import Scorer
+from search.rules_memory import memory_rule
+from search.scoring import Scorer, headroom, most_that_fits, step_time
 from search.skeletons import enumerate_skeletons
 from search.space import load_space
 from tests.strategies import problem, problems
@@ -31,10 +33,10 @@ def check(case: Problem, block: Block) -> int:
     seen = 0
     for product in block.products(np.arange(len(block))):
         costs = scorer.costs(product)
-        seconds, headroom = costs.step_time(case), costs.headroom(case)
+        seconds, free = step_time(case, costs.busy()), headroom(case, costs.need())
         plain = estimate(case, block.layouts(product, *(place.ravel() for place in np.indices(seconds.shape))))
         assert seconds.ravel().tolist() == plain.step_time.tolist()
-        assert headroom.ravel().tolist() == plain.memory_headroom.tolist()
+        assert free.ravel().tolist() == plain.memory_headroom.tolist()
         seen += len(product)
     return seen
 
@@ -64,6 +66,32 @@ def test_equals_it_for_large_models(model: str, machine: str, gpus: int, profile
     block = block_of(case, {"micro_batch": [1, 2]}, most=8)
     assert block is not None
     assert check(case, block) > 100
+
+
+@given(problems(), st.lists(st.floats(0.0, 2.0), min_size=1))
+def test_what_fits_is_told_by_one_comparison(case: Problem, shares: list[float]) -> None:
+    most = most_that_fits(case)
+    assume(most >= 0.0)
+    beside = [most, np.nextafter(most, np.inf), np.nextafter(most, 0.0)]
+    need = np.array(beside + [most * share for share in shares])
+    fits = memory_rule(case).mask({"memory_headroom": headroom(case, need)})
+    assert fits.tolist() == (need <= most).tolist()
+    assert fits[:2].tolist() == [True, False]
+
+
+def test_nothing_fits_where_no_memory_is_left() -> None:
+    assert most_that_fits(problem(gpus=8, usable=1e9)) == -1.0
+
+
+@given(problems(), st.lists(st.floats(0.0, 1e6), min_size=2), st.lists(st.floats(0.0, 1e13), min_size=2))
+def test_rounding_keeps_the_order_of_what_takes_longer_or_needs_more(
+    case: Problem, busy: list[float], need: list[float]
+) -> None:
+    near = [np.nextafter(value, np.inf) for value in (busy[0], need[0])]
+    seconds = step_time(case, np.sort([*busy, near[0]]))
+    assert np.all(np.diff(seconds) >= 0.0)
+    assert np.all(np.diff(mfu(case, throughput(case, seconds[seconds > 0.0]))) <= 0.0)
+    assert np.all(np.diff(headroom(case, np.sort([*need, near[1]]))) <= 0.0)
 
 
 def test_a_cost_sees_only_the_axes_that_it_declares() -> None:
