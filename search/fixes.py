@@ -1,4 +1,4 @@
-"""What to change so that a request has a layout: the nearest layouts, one input, the number of GPUs.
+"""What to change so that a request has a layout: the nearest layouts, the nearest value of one input or of the GPUs.
 
 A fix is never assumed: its layout keeps every rule and fits by the estimate, on the problem that the fix describes.
 """
@@ -17,7 +17,9 @@ from costmodel.layouts import AXES, Layouts
 from costmodel.params import total
 from costmodel.problem import Problem
 from costmodel.states import state_bytes
+from hardware.cluster import Cluster
 from hardware.errors import InputError
+from hardware.units import parse
 from search.conflict import Candidates, Witness
 from search.expansion import Table
 from search.rule import Rule, violations
@@ -30,8 +32,12 @@ LEADERS = ("tp", "pp", "cp")
 MOST_CHANGES = 3
 MOST_LAYOUTS = 6
 WIDEST = 8
-SHORTEST = 512
-"""Tokens below which a sequence is not cut."""
+TRIED = 32
+"""Numbers of GPUs, nearest first, that are looked at one by one."""
+SHORTEST, TOKENS = 512, 16
+"""Tokens below which a sequence is not cut, and in whose multiples it is."""
+TENTH = parse("0.1 GiB")
+"""Bytes in whose multiples the headroom is given up."""
 
 Change = Mapping[str, tuple[object, object]]
 
@@ -51,12 +57,14 @@ class Fix:
 
 
 def fixes(problem: Problem, space: SearchSpace, core: Sequence[tuple[Rule, Witness]]) -> list[Fix]:
-    """Every fix found: layouts with the fewest changed axes, then one input, then the fewest whole nodes of GPUs.
+    """Every fix found: layouts with the fewest changed axes, then one input, then the nearest number of GPUs.
 
-    If none is to be had under the limits of the request, the fewest GPUs without them.
+    If none is to be had under the limits of the request, the nearest number of GPUs without them.
     """
-    found = [*nearest_layouts(problem, space), *_inputs(problem, space, core), *fewest_gpus(problem, space)]
-    return found or fewest_gpus(problem, replace(space, limits={}), space)
+    fewer = {rule.name for rule, _ in core} != {"memory"}
+    found = [*nearest_layouts(problem, space), *_inputs(problem, space, core)]
+    found += nearest_gpus(problem, space, fewer=fewer)
+    return found or nearest_gpus(problem, replace(space, limits={}), space, fewer=fewer)
 
 
 # -- layouts
@@ -117,14 +125,13 @@ def _steps(values: Sequence[int], allowed: Sequence[int]) -> list[tuple[int, int
 def _inputs(problem: Problem, space: SearchSpace, core: Sequence[tuple[Rule, Witness]]) -> Iterator[Fix]:
     """For each input that the rules in conflict look at, the first of its nearest values that has a layout."""
     names = {rule.name for rule, _ in core}
+    if "memory" in names:
+        yield from _memory_given_up(problem, space)
     for name, values in _inputs_to_try(problem, names, [witness.row for _, witness in core]):
-        before = getattr(problem.workload, name)
-        for value in values:
-            changed = replace(problem, workload=replace(problem.workload, **{name: value}))  # type: ignore[arg-type]
-            fix = _first(changed, space, {name: (before, value)})
-            if fix:
-                yield fix
-                break
+        tried = (_with(problem, space, name, value) for value in values)
+        yield from islice(filter(None, tried), 1)
+    if "memory" in names:
+        yield from _shorter(problem, space)
     if "tp_domain" in names:
         fix = _first(problem, replace(space, tp_across_domains=True), {"any_domain": (False, True)})
         if fix:
@@ -133,7 +140,7 @@ def _inputs(problem: Problem, space: SearchSpace, core: Sequence[tuple[Rule, Wit
 
 def _inputs_to_try(
     problem: Problem, names: set[str], rows: Iterable[Mapping[str, int]]
-) -> Iterator[tuple[str, list[int] | list[str] | list[float]]]:
+) -> Iterator[tuple[str, list[int] | list[str]]]:
     work, found = problem.workload, list(rows)
     if names & {"global_batch", "micro_batch", "micro_batches"}:
         units = [row["dp"] * row["micro_batch"] * more for row in found for more in (1, row["pp"], 2 * row["pp"])]
@@ -142,12 +149,8 @@ def _inputs_to_try(
         units = [lcm(2 * row["cp"], row["cp"] * row["tp"], 16) for row in found]
         yield "seq_len", _multiples(work.seq_len, units)
     if "memory" in names:
-        yield "headroom", [0.0] if work.headroom else []
-        yield "memory_margin", [0.5] if work.memory_margin > 0.5 else []
         for name in ("grad_dtype", "moments_dtype"):
             yield name, ["bf16"] if getattr(work, name) == "fp32" else []
-        halves = (work.seq_len >> times for times in range(1, work.seq_len.bit_length()))
-        yield "seq_len", [length for length in halves if length >= SHORTEST]
 
 
 def _multiples(number: int, units: Iterable[int]) -> list[int]:
@@ -156,34 +159,93 @@ def _multiples(number: int, units: Iterable[int]) -> list[int]:
     return sorted(found, key=lambda value: (abs(value - number), value))
 
 
+def _memory_given_up(problem: Problem, space: SearchSpace) -> Iterator[Fix]:
+    """The largest headroom, to a tenth of a GiB, and the largest margin, to a hundredth, with which anything fits."""
+    work, candidates = problem.workload, Candidates(problem, space)
+    leanest = candidates.leanest(candidates.legal)
+    if leanest is None:
+        return
+    tenths, hundredths = int(work.headroom / TENTH), int(work.memory_margin * 100)
+    steps = {
+        "headroom": [tenth * TENTH for tenth in range(tenths, -1, -1)],
+        "memory_margin": [hundredth / 100 for hundredth in range(hundredths, 49, -1)],
+    }
+    for name, values in steps.items():
+        for value in values:
+            less = replace(problem, workload=replace(work, **{name: value}))  # type: ignore[arg-type]
+            if value < getattr(work, name) and leanest.need <= less.memory_limit:
+                yield from filter(None, [_with(problem, space, name, value)])
+                break
+
+
+def _shorter(problem: Problem, space: SearchSpace) -> Iterator[Fix]:
+    """The longest sequence below the one asked for that has a layout, in multiples of TOKENS, by bisection.
+
+    Of the lengths between its ends the middle one divides by the most powers of two: what splits another one that is
+    longer splits it, too, and needs less.
+    """
+    asked, longest, found = problem.workload.seq_len, 0, None
+    for bit in reversed(range(TOKENS.bit_length() - 1, (asked - 1).bit_length())):
+        length = longest + (1 << bit)
+        if SHORTEST <= length < asked and (fix := _with(problem, space, "seq_len", length)):
+            longest, found = length, fix
+    yield from filter(None, [found])
+
+
 # -- GPUs
 
 
-def fewest_gpus(problem: Problem, space: SearchSpace, asked: SearchSpace | None = None) -> list[Fix]:
-    """The smallest number of GPUs, in whole nodes, that has a layout under the limits of `space`; [] if none has.
+def nearest_gpus(
+    problem: Problem, space: SearchSpace, asked: SearchSpace | None = None, *, fewer: bool = True
+) -> list[Fix]:
+    """The number of GPUs nearest the one asked for, a part of a node or whole nodes, that has a layout under the limits
+    of `space`; [] if none has. Without `fewer` none below is looked at: what lacks memory needs more.
 
-    dp, and with it dp_shard, follows the number of GPUs. Nodes are tried one by one, from as many as hold the states
-    to WIDEST times as many or as were asked for. `asked` is the request if `space` has lost its limits.
+    dp, and with it dp_shard, follows the number of GPUs. The number asked for counts if `space` has lost the limits of
+    the request, which is `asked` then. Looked at are the TRIED nearest numbers from as many as hold the states, and
+    beyond them halvings and doublings, to WIDEST times as many as those or as were asked for.
     """
-    node, usable, gpus = problem.cluster.gpus_per_node, problem.memory_limit, problem.workload.gpus
-    per = state_bytes(problem)
-    states = (per.weight + per.gradient + per.optimizer) * total(problem.model)
-    least = max(1, ceil(states / (usable * node)))
-    most = min(problem.cluster.max_gpus // node, WIDEST * max(least, ceil(gpus / node)))
-    limits = {axis: values for axis, values in space.limits.items() if axis not in FOLLOWERS}
-    free = replace(space, limits=limits)
+    gpus, per = problem.workload.gpus, state_bytes(problem)
+    least = ceil((per.weight + per.gradient + per.optimizer) * total(problem.model) / problem.memory_limit)
+    sizes = [size for size in _sizes(problem.cluster, WIDEST * max(least, gpus)) if size >= least]
+    sizes = [size for size in sizes if size > gpus or (fewer and size < gpus) or (asked and size == gpus)]
+    free = replace(space, limits={axis: kept for axis, kept in space.limits.items() if axis not in FOLLOWERS})
 
-    def sized(nodes: int) -> Fix | None:
-        other = replace(problem, workload=replace(problem.workload, gpus=nodes * node))
-        change = {"gpus": (gpus, nodes * node)} if nodes * node != gpus else {}
-        return _first(other, free, change, asked or space)
+    def sized(size: int) -> Fix | None:
+        other = replace(problem, workload=replace(problem.workload, gpus=size))
+        return _first(other, free, {"gpus": (gpus, size)} if size != gpus else {}, asked or space)
 
-    doubled = (nodes for nodes in (least << times for times in range(32)) if nodes <= most)
-    first = next((nodes for nodes in doubled if sized(nodes)), 0)
-    return list(islice(filter(None, map(sized, range(least, first + 1))), 1))
+    nearest = sorted(sizes, key=lambda size: (abs(size - gpus), size))
+    ends = {*_doublings(sizes, max(least, gpus)), *_halvings(sizes, gpus)} - {*nearest[:TRIED]}
+    tried = [*nearest[:TRIED], *(size for size in nearest if size in ends)]
+    return list(islice(filter(None, map(sized, tried)), 1))
+
+
+def _sizes(cluster: Cluster, most: int) -> list[int]:
+    """Numbers of GPUs that a job can have: parts of a node and whole nodes."""
+    node = cluster.gpus_per_node
+    return [*range(1, node), *range(node, min(most, cluster.max_gpus) + 1, node)]
+
+
+def _doublings(sizes: Sequence[int], first: int) -> Iterator[int]:
+    """Of the rising sizes the first not below 1, 2, 4 ... times `first`."""
+    for times in range(WIDEST.bit_length()):
+        yield from islice((size for size in sizes if size >= first << times), 1)
+
+
+def _halvings(sizes: Sequence[int], last: int) -> Iterator[int]:
+    """Of the rising sizes the last not above 1, 1/2, 1/4 ... of `last`."""
+    for times in range(last.bit_length()):
+        yield from islice((size for size in reversed(sizes) if size <= last >> times), 1)
 
 
 # -- what is common
+
+
+def _with(problem: Problem, space: SearchSpace, name: str, value: int | float | str) -> Fix | None:
+    """A fix by another value of an input."""
+    changed = replace(problem, workload=replace(problem.workload, **{name: value}))  # type: ignore[arg-type]
+    return _first(changed, space, {name: (getattr(problem.workload, name), value)})
 
 
 def _first(problem: Problem, space: SearchSpace, change: Change, asked: SearchSpace | None = None) -> Fix | None:

@@ -12,7 +12,7 @@ from costmodel.layouts import SCHEDULES, Layouts
 from costmodel.memory import Memory
 from costmodel.problem import Problem
 from costmodel.profile import Profile
-from hardware.units import format_bytes
+from hardware.units import format_bytes, parse
 from search.conflict import Candidates, Witness, conflict
 from search.engine import SearchResult, search
 from search.fixes import Fix, fixes
@@ -173,9 +173,15 @@ def arguments_of(fix: Fix) -> dict[str, object]:
         found["global_batch"] = fix.problem.workload.global_batch
     for name, (_, after) in change_of(fix).items():
         typed = str(after).lower() if name == "sequence_parallel" else after
+        typed = _gib(after) if name == "headroom" else typed
         found["zero" if name == "zero_stage" else name] = typed
     margin = fix.problem.workload.memory_margin
     return found | ({"memory_margin": margin} if margin != default_margin(fix.problem) else {})
+
+
+def _gib(size: object) -> str:
+    """Bytes as they are typed: "100.4 GiB"."""
+    return f"{float(str(size)) / parse('1 GiB'):.5g} GiB"
 
 
 def _change(name: str, before: object, after: object) -> str:
@@ -184,5 +190,5 @@ def _change(name: str, before: object, after: object) -> str:
         return _label(name) if after else f"no {_label(name)}"
     shown = ",".join(map(str, before)) if isinstance(before, list) else before
     if name == "headroom":
-        return f"headroom {format_bytes(float(str(before)))} -> {format_bytes(float(str(after)))}"
+        return f"headroom {format_bytes(float(str(before)))} -> {_gib(after)}"
     return f"{'GPUs' if name == 'gpus' else _label(name)} {shown} -> {after}"

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -22,7 +23,7 @@ from costmodel.layouts import AXES, Layouts
 from costmodel.problem import Problem
 from hardware.errors import InputError
 from search.conflict import LAUNCHABLE, Candidates, conflict
-from search.fixes import fewest_gpus, fixes
+from search.fixes import fixes, nearest_gpus
 from search.options import command_line
 from search.rule import violations
 from search.rules import rules
@@ -120,13 +121,43 @@ def test_the_smallest_number_of_gpus_is_named(run: Callable[..., Outcome]) -> No
 def test_a_margin_that_rules_out_what_fits_as_predicted_may_be_given_up(run: Callable[..., Outcome]) -> None:
     tight = "llama-3.1-70b dgx-h100 --gpus 64 --tp 4 --pp 8 --micro-batch 1 --recompute none --vpp 1 --cp 1"
     told = run("why", *tight.split(), "--memory-margin", "0.99")
-    assert "memory-margin 0.99 -> 0.5" in told.out
-    fixed = [fix for fix in changes(run, f"{tight} --memory-margin 0.99") if "memory_margin" in fix]
-    assert fixed == [{"memory_margin": [0.99, 0.5]}]
+    [fixed] = [fix for fix in changes(run, f"{tight} --memory-margin 0.99") if "memory_margin" in fix]
+    before, after = fixed["memory_margin"]
+    assert f"memory-margin 0.99 -> {after}" in told.out
+    assert 0.5 < after < before == 0.99
+    assert run("search", *tight.split(), "--memory-margin", f"{after}").code == 0
+    assert run("search", *tight.split(), "--memory-margin", f"{after + 0.01:.2f}").code == 3
 
 
-def test_degrees_off_the_gpus_get_the_nearest_and_more_gpus(run: Callable[..., Outcome]) -> None:
-    assert changes(run, "llama-3.1-8b dgx-h100 --gpus 6 --tp 4") == [{"tp": [4, 2]}, {"gpus": [6, 8]}]
+def test_as_much_headroom_as_fits_is_kept_to_a_tenth_of_a_gib(run: Callable[..., Outcome]) -> None:
+    job = f"{SMALL} --tp 1 --headroom"
+    told = run("why", *job.split(), "78 GiB")
+    found = re.search(r"headroom 78 GiB -> ([0-9.]+) GiB", told.out)
+    assert found
+    assert f"--headroom '{found[1]} GiB'" in told.err
+    assert run("search", *job.split(), f"{found[1]} GiB").code == 0
+    assert run("search", *job.split(), f"{float(found[1]) + 0.1:.1f} GiB").code == 3
+
+
+def test_a_sequence_is_cut_no_further_than_it_must(run: Callable[..., Outcome]) -> None:
+    """No multiple of 16 tokens above the length that is told has a layout."""
+    tight = f"{LARGE} --tp 4 --pp 8 --micro-batch 1 --recompute none --vpp 1 --cp 1 --memory-margin 0.99"
+    [fixed] = [fix for fix in changes(run, tight) if "seq_len" in fix]
+    before, after = fixed["seq_len"]
+    assert (before, after % 16) == (8192, 0)
+    for length in range(after, before, 16):
+        case = problem("llama-3.1-70b", gpus=64, seq_len=length, global_batch=512, memory_margin=0.99)
+        limits = {"tp": (4,), "pp": (8,), "micro_batch": (1,), "recompute": ("none",), "vpp": (1,), "cp": (1,)}
+        candidates = Candidates(case, load_space(case, limits=limits))
+        leanest = candidates.leanest(candidates.legal)
+        assert leanest
+        assert (leanest.broken == 0) is (length == after)
+
+
+def test_degrees_off_the_gpus_get_the_nearest_of_both(run: Callable[..., Outcome]) -> None:
+    assert changes(run, "llama-3.1-8b dgx-h100 --gpus 6 --tp 4") == [{"tp": [4, 2]}, {"gpus": [6, 4]}]
+    assert changes(run, "llama-3.1-8b dgx-h100 --gpus 8 --pp 5") == [{"pp": [5, 4]}, {"gpus": [8, 5]}]
+    assert changes(run, "llama-3.1-8b dgx-h100 --gpus 1") == [{"gpus": [1, 2]}]
     assert changes(run, f"{LARGE} --tp 3") == [{"tp": [3, 2]}]
 
 
@@ -303,10 +334,12 @@ def test_every_fix_keeps_the_rules_and_fits(request: tuple[Problem, SearchSpace]
         assert fix.change
 
 
-def test_a_job_that_is_large_enough_needs_no_more_gpus() -> None:
+def test_without_the_limits_the_number_asked_for_is_the_nearest() -> None:
     case = problem("llama-3.1-8b", gpus=64)
-    [fix] = fewest_gpus(case, load_space(case))
-    assert fix.problem.workload.gpus == 8
+    limited = load_space(case, limits={"vpp": (4,)}, strict=False)
+    [fix] = nearest_gpus(case, load_space(case), limited)
+    assert fix.problem.workload.gpus == 64
+    assert "gpus" not in fix.change
 
 
 # -- Ctrl-C
