@@ -38,6 +38,8 @@ VISIBLE = 2e-3
 """A rate whose expected spread moves no run by this much (in ln) is not fitted."""
 ENOUGH = 1e-3
 """Share of its objective by which a step must lower it when a fit goes by known slopes, else it ends."""
+BOUND = 0.02
+"""Share of its expected spread within which a rate lies at a bound of its range, which a fit never quite reaches."""
 FULL, AGAIN = 20, 12
 """Steps at most of a fit, and of one that starts from a fit to nearly the same runs."""
 
@@ -67,6 +69,19 @@ class Fit:
     after: Vector
     slopes: Mapping[str, Vector] = field(default_factory=dict)
     wrong: tuple[float, float] = (0.0, 0.0)
+
+    @property
+    def bounded(self) -> dict[str, str]:
+        """Fitted rates at an end of their range, which the runs would move on: "least" or "most"."""
+        found = {}
+        for name in self.moved:
+            knob = knobs(self.rates)[name]
+            at, near = knob.to_scale(getattr(self.rates, name)), BOUND * knob.spread
+            if at - knob.to_scale(knob.low) < near:
+                found[name] = "least"
+            elif knob.to_scale(knob.high) - at < near:
+                found[name] = "most"
+        return found
 
 
 class Predictor:
@@ -149,7 +164,7 @@ class _Objective:
         limits: Verdicts | None = None,
     ) -> None:
         self.predictor, self.start, self.names, self.limits = predictor, start, tuple(names), limits
-        self.knobs = [_knobs(start)[name] for name in names]
+        self.knobs = [knobs(start)[name] for name in names]
         self.weights = np.array([WEIGHTS.get(run.trust, 1.0) for run in predictor.runs])
         self.spread = tight * np.array([knob.spread for knob in self.knobs])
         self.first = self.scales(start)
@@ -209,7 +224,8 @@ class _Objective:
         )
 
 
-def _knobs(rates: TimeRates | MemoryRates) -> Mapping[str, Knob]:
+def knobs(rates: TimeRates | MemoryRates) -> Mapping[str, Knob]:
+    """The rates of this kind that a fit may move."""
     return TIME_KNOBS if isinstance(rates, TimeRates) else MEMORY_KNOBS
 
 
@@ -217,7 +233,7 @@ def visible(predictor: Predictor | Verdicts, start: TimeRates | MemoryRates) -> 
     """Rates that some run shows: moved by half of their spread either way they change a prediction; and by how much."""
     score: Callable[[TimeRates | MemoryRates], Vector] = predictor  # type: ignore[assignment]
     before, found = score(start), {}
-    for name, knob in _knobs(start).items():
+    for name, knob in knobs(start).items():
         at = knob.to_scale(getattr(start, name))
         low, high = knob.to_scale(knob.low), knob.to_scale(knob.high)
         moved = [np.clip(at + sign * 0.5 * knob.spread, low, high) for sign in (-1.0, 1.0)]

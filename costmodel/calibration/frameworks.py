@@ -49,6 +49,8 @@ def profile_of(row: Mapping[str, str], given: Profile | None) -> Profile:
     own = _state(row)
     if given is None:
         return _profile(own)
+    if listed(row["framework"]) == given.shipped != own:
+        raise InputError(f"busbw_intra_gbs below {SLOW_BUSBW:g} makes it a row of profile {own}, not of {given.name}")
     if listed(row["framework"]) and own != given.shipped:
         raise InputError(f"framework {row['framework']!r} is not that of profile {given.name}")
     return given

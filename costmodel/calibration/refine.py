@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.calibration.by_gpu import WORTH, section
-from costmodel.calibration.fit import SCALE, VISIBLE, Fit, Predictor, fit, refit, visible
-from costmodel.calibration.holdout import ranges_of
+from costmodel.calibration.by_gpu import WORTH
+from costmodel.calibration.fit import SCALE, VISIBLE, Fit, Predictor, fit, knobs, refit, visible
 from costmodel.calibration.predict import Progress, predict
 from costmodel.calibration.runs import Run, grouped
-from costmodel.calibration.spread import KINDS, interval_lines, interval_of
 from costmodel.calibration.verdicts import judged
-from costmodel.profile import Profile
-from costmodel.range import range_lines
 from costmodel.rates import MemoryRates, TimeRates
 
 Vector = NDArray[np.float64]
@@ -28,6 +24,11 @@ RUNS_A_RATE = 3
 """Runs for each rate that is fitted: a dozen runs fit four."""
 FOLDS, SOURCES = 5, 3
 """Parts that are held out in turn: the sources of the runs, or this many parts where there are fewer sources."""
+ASTRAY = float(np.log(10.0))
+"""Measured and predicted further apart than this in the median (in ln): no rates explain it, a wrong unit does."""
+LARGE = 0.5
+"""The error of rates is large where less than this share of the runs lies in the profile's interval, which 8 of 10
+runs that were not fitted should."""
 FAR = 0.4
 """A run that a fit leaves further off than this (in ln), and OUTLYING times the median, is named."""
 OUTLYING = 5.0
@@ -37,31 +38,68 @@ OUTLYING = 5.0
 class Refined:
     """One GPU's step times ("time") or memory against a profile: errors are ln(predicted / measured) by run.
 
-    `fit` is None where there are too few runs; `kept` tells whether it predicts runs held out of it visibly better
-    than the rates that it starts from. `seen` holds how many runs and sources each fitted rate rests on, `shown` how
-    many rates the runs show. A fit that brings verdicts on memory nearer to the right side is kept too.
+    `fit` is None where there are too few runs, or where these are so far `off` the rates of `start` that no fit makes
+    sense; `kept` tells whether it predicts runs held out of it visibly better than the rates that it starts from.
+    `seen` holds how many runs and sources each fitted rate rests on, `shown` the rates that some run shows. A fit that
+    brings `verdicts` on memory nearer to the right side is kept too.
     """
 
     gpu: str
     kind: str
     runs: tuple[Run, ...]
     start: Rates
-    fit: Fit | None
-    held_out: Vector
-    parts: str
-    seen: dict[str, tuple[int, int]]
-    shown: int
+    off: Vector
+    fit: Fit | None = None
+    held_out: Vector = field(default_factory=lambda: np.empty(0))
+    parts: str = ""
+    seen: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    shown: tuple[str, ...] = ()
+    verdicts: tuple[Run, ...] = ()
 
     @property
     def kept(self) -> bool:
         if self.fit is None:
             return False
-        before, after = loss(self.fit.before), loss(self.held_out)
+        before, after = loss(self.off), loss(self.held_out)
         return after < WORTH * before or (after <= before and self.fit.wrong[1] < WORTH * self.fit.wrong[0])
 
+    @property
+    def astray(self) -> bool:
+        """Whether measured and predicted are orders of magnitude apart: a matter of units, not of rates."""
+        return abs(float(np.median(self.off))) > ASTRAY
+
+    @property
+    def unseen(self) -> Vector:
+        """ln(measured / predicted) by rates that did not see the run: of a fit that is kept or as they were."""
+        return -(self.held_out if self.kept else self.off)
+
+    @property
+    def inside(self) -> int:
+        """How many runs lie in the interval of the profile that the fit starts from, by rates that did not see them."""
+        it = self.runs[0].problem.profile.interval
+        low, high = (np.log(getattr(it, f"{self.kind}_{end}")) for end in ("low", "high"))
+        return int(np.sum((self.unseen >= low) & (self.unseen <= high)))
+
+    @property
+    def large(self) -> bool:
+        """Whether the error stays large: see LARGE."""
+        return self.inside < LARGE * len(self.runs)
+
+    @property
+    def untold(self) -> tuple[str, ...]:
+        """Rates that no run shows."""
+        told = {*self.shown, *(self.fit.moved if self.fit else ())}
+        return tuple(name for name in knobs(self.start) if name not in told)
+
+    @property
+    def left(self) -> tuple[str, ...]:
+        """Rates that the runs show and that are not fitted: they tell too little of them beside those that are."""
+        return tuple(name for name in self.shown if self.fit is None or name not in self.fit.moved)
+
     def rests_on(self, rate: str) -> str:
-        """How many runs and sources show a fitted rate, in words."""
-        return counted(*self.seen[rate])
+        """How many runs and sources show a fitted rate, and the end of its range that it lies at, in words."""
+        end = self.fit.bounded.get(rate) if self.fit else None
+        return counted(*self.seen[rate]) + (f", at its {end}" if end else "")
 
     @property
     def outliers(self) -> list[tuple[Run, float]]:
@@ -123,12 +161,11 @@ def _refined(
 ) -> Refined:
     profile = runs[0].problem.profile
     start: Rates = profile.time if kind == "time" else profile.memory
-    none = np.empty(0)
-    if len(runs) < LEAST:
-        return Refined(
-            gpu=gpu, kind=kind, runs=tuple(runs), start=start, fit=None, held_out=none, parts=parts, seen={}, shown=0
-        )
-    effects = visible(Predictor(runs, type(start)), start)
+    predictor = Predictor(runs, type(start))
+    found = Refined(gpu=gpu, kind=kind, runs=tuple(runs), start=start, off=predictor(start))
+    if len(runs) < LEAST or found.astray:
+        return found
+    effects = visible(predictor, start)
     some = clearest(effects, max(1, len(runs) // RUNS_A_RATE))
     whole = fit(runs, start, only=some, verdicts=limits)  # type: ignore[type-var]
     step()
@@ -137,11 +174,15 @@ def _refined(
         rest = refit([run for place, run in enumerate(runs) if place not in places], start, whole)  # type: ignore[type-var]
         held_out[places] = Predictor([runs[place] for place in places], type(start))(rest.rates)
         step()
-    return Refined(
-        gpu=gpu, kind=kind, runs=tuple(runs), start=start, fit=whole, held_out=held_out, parts=parts,
+    return replace(
+        found,
+        fit=whole,
+        held_out=held_out,
+        parts=parts,
         seen={name: _rests_on(runs, effects[name]) if name in effects else _all(limits) for name in whole.moved},
-        shown=len(effects),
-    )  # fmt: skip
+        shown=tuple(effects),
+        verdicts=tuple(limits) if kind == "memory" else (),
+    )
 
 
 def clearest(effects: dict[str, Vector], most: int) -> list[str]:
@@ -166,39 +207,6 @@ def _all(runs: Sequence[Run]) -> tuple[int, int]:
 def _rests_on(runs: Sequence[Run], effect: Vector) -> tuple[int, int]:
     moved = [run for run, size in zip(runs, np.abs(effect), strict=True) if size > VISIBLE]
     return len(moved), len({run.source for run in moved})
-
-
-def to_toml(profile: str, found: Sequence[Refined], file: str) -> str:
-    """The text of a profile that starts from a shipped one, with the fits that are kept and what each rate rests on."""
-    lines = [f"# Rates fitted by `meshscout calibrate {file}`.", f'base = "{profile}"', ""]
-    for it in found:
-        if it.fit is not None and it.kept:
-            off = f"mean error {mean_error(it.fit.after):.1%}, held out {mean_error(it.held_out):.1%}"
-            basis = {name: f"{it.rests_on(name)}, {off}" for name in it.fit.moved}
-            lines += section(f"[gpu.{it.gpu}.{it.kind}]", it.fit, basis)
-    return "\n".join(lines)
-
-
-def sure_lines(found: Sequence[Refined], profile: Profile, file: str) -> list[str]:
-    """The tables `[interval]` and `[range.GPU]`: how far off runs are that were held out of a fit, or that the shipped
-    rates predict where no fit is kept, drawn to the shipped interval; what these runs and the shipped ones cover."""
-    offs = {kind: np.concatenate([np.empty(0), *(_unseen(it) for it in found if it.kind == kind)]) for kind in KINDS}
-    numbers = {kind: len(off) for kind, off in offs.items()}
-    start = f"the interval of profile {profile.name}"
-    lines = interval_lines(
-        interval_of(offs, dict.fromkeys(KINDS, FOLDS), profile.interval), numbers, f"held out, of {file}", start
-    )
-    runs = {run.id: run for it in found for run in it.runs}
-    for gpu, covers in ranges_of(list(runs.values())).items():
-        lines += range_lines(gpu, covers.with_(profile.ranges.get(gpu)), file)
-    return lines
-
-
-def _unseen(it: Refined) -> Vector:
-    """ln(measured / predicted) by rates that did not see the run."""
-    if it.fit is None:
-        return np.empty(0)
-    return -(it.held_out if it.kept else it.fit.before)
 
 
 def mean_error(off: Vector) -> float:

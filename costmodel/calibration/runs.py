@@ -79,12 +79,12 @@ def read_runs(path: str | Path, profile: Profile | None = None) -> tuple[list[Ru
         raise InputError(f"{path}: {which} missing; docs/runs_format.md describes all columns")
     runs: list[Run] = []
     skipped: list[Skipped] = []
-    for row in table.to_dict("records"):
+    for line, row in enumerate(table.to_dict("records"), 2):
         cells = {str(key): str(value).strip() for key, value in row.items()}
         try:
             runs.append(run_of(cells, profile))
         except InputError as error:
-            skipped.append(Skipped(cells["id"], str(error), cells.get("trust") or "ok"))
+            skipped.append(Skipped(cells["id"] or f"line {line}", str(error), cells.get("trust") or "ok"))
     return runs, skipped
 
 
@@ -99,7 +99,7 @@ def grouped(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
 def run_of(row: Mapping[str, str], profile: Profile | None = None) -> Run:
     """One row. Raises InputError where a value that a prediction needs is missing or contradicts another, or where the
     row is none of the profile's."""
-    if absent := [name for name in REQUIRED if not row.get(name)]:
+    if absent := [name for name in ("id", *REQUIRED) if not row.get(name)]:
         raise InputError(f"{', '.join(absent)} not stated")
     cluster = cluster_of(row)
     profile = as_run(profile_of(row, profile).on(cluster.gpu), row)

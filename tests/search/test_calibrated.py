@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable
@@ -93,8 +94,15 @@ def test_calibrate_says_what_each_rate_rests_on_and_what_runs_held_out_lose(
     shipped = load_profile("megatron").on(run_of(measured[0]).problem.cluster.gpu).time.gemm
     (line,) = [line for line in out.splitlines() if line.startswith("  gemm ")]
     assert line.split()[1:] == [f"{shipped:.3g}", line.split()[2], "12", "runs", "of", "1", "source"]
-    assert out.count("mean error: as shipped ") == 2
-    assert "held out (5 parts in turn) " in out
+    pair = r"\d+\.\d% -> \d+\.\d%"
+    for rows in ("fitted", r"held out \(5 parts in turn\)"):
+        errors = re.findall(rf"mean error as shipped -> fitted, rows {rows}: {pair} \(median {pair}\)", out)
+        assert len(errors) == 2, rows
+    (untold, *_) = re.findall(r"no run tells of: (.*?)\n  [a-z]", out, re.DOTALL)
+    assert {"gemm_fp4", "grouped_gemm"} <= set(re.findall(r"\w+", untold))
+    (left, *_) = re.findall(r"too few tell enough of: (.*?)\n  [a-z]", out, re.DOTALL)
+    assert "attention_forward" in left
+    assert "gemm," not in f"{untold},{left},".split()
     assert "warning" not in err
 
 
@@ -106,9 +114,74 @@ def test_few_runs_fit_few_rates_and_are_called_few(
     assert main(["calibrate", write(tmp_path / "few.csv", few), "-o", str(mine)]) == 0
     assert "warning: H100-SXM, step time: 4 runs fit 1 of " in capsys.readouterr().err
     assert mine.read_text().count('tag = "fitted"') <= 1
-    assert main(["calibrate", write(tmp_path / "two.csv", few[:2]), "-o", str(tmp_path / "no.toml")]) == 2
-    assert "too few runs of profile megatron to fit anything (2, at least 3)" in capsys.readouterr().err
+
+
+def test_a_machine_beyond_what_rates_may_be_is_called_so(
+    measured: list[dict[str, str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A fifth of its step times: GEMMs cannot run that fast, so the fit ends at their most and stays far off."""
+    rows = [row | {"step_time_s": f"{0.2 * float(row['step_time_s']):.6g}", "peak_mem_gib": ""} for row in measured]
+    mine = tmp_path / "mine.toml"
+    assert main(["calibrate", write(tmp_path / "own.csv", rows[::2]), "-o", str(mine)]) == 0
+    out, err = capsys.readouterr()
+    (gemm,) = [line for line in out.splitlines() if line.startswith("  gemm ")]
+    assert gemm.endswith("12 runs of 1 source, at its most")
+    (large,) = [line for line in err.splitlines() if "error stays large" in line]
+    assert "0 of 12 held-out runs lie within the interval of profile megatron (" in large
+    assert "# the error stays large: 0 of 12 held-out runs" in mine.read_text()
+    gpu = run_of(rows[0]).problem.cluster.gpu
+    source = load_profile(str(mine)).on(gpu).provenance["time.gemm"].source
+    assert "at its most, mean error " in source
+    assert source.endswith(" (large)")
+
+
+@pytest.mark.parametrize(
+    ("count", "change", "says"),
+    [
+        (2, {}, "nothing to fit: H100-SXM, step time: 2 runs of 1 source, at least 3 are needed"),
+        (9, {"oom": "1"}, "left out 9 rows out of memory: they count beside 3 runs with peak_mem_gib"),
+        (9, {"trust": "low"}, "none of 9 rows can be fitted with profile megatron: left out 9 rows of trust low"),
+        (9, {"step_time_s": ""}, "left out 9 rows with none of step_time_s, tokens_per_s_per_gpu, peak_mem_gib"),
+        (9, {"gbs": "7"}, "skipped 9 rows: dp "),
+        (9, {"id": ""}, "skipped 9 rows: not stated: id 9; one is line 2"),
+        (9, {"id": "a"}, "id 'a' names 9 rows: each row is a run of its own"),
+        (9, {"step_time_s": "4000"}, "times what is predicted (median): is step_time_s in seconds"),
+        (0, {}, "no rows under the header"),
+    ],
+)
+def test_where_nothing_can_be_fitted_one_line_says_why(
+    count: int,
+    change: dict[str, str],
+    says: str,
+    measured: list[dict[str, str]],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    rows = [row | {"oom": "", "trust": "ok", "peak_mem_gib": ""} | change for row in measured]
+    own = tmp_path / "own.csv"
+    write(own, rows)
+    own.write_text("\n".join(own.read_text().splitlines()[: 1 + count]) + "\n")
+    assert main(["calibrate", str(own), "-o", str(tmp_path / "no.toml")]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"meshscout: error: {own}: ")
+    assert says in line
     assert not (tmp_path / "no.toml").exists()
+
+
+def test_memory_in_another_unit_is_left_out_of_the_profile(
+    measured: list[dict[str, str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [row | {"peak_mem_gib": f"{1024 * float(row['peak_mem_gib']):.6g}"} for row in measured[::2]]
+    mine = tmp_path / "mine.toml"
+    assert main(["calibrate", write(tmp_path / "own.csv", rows), "-o", str(mine)]) == 0
+    out, err = capsys.readouterr()
+    for told in (out, err):
+        assert re.search(r"H100-SXM, memory: 12 runs of 1 source, 1,\d\d\d times what is predicted", told)
+    gpu = run_of(rows[0]).problem.cluster.gpu
+    own, shipped = load_profile(str(mine)).on(gpu), load_profile("megatron").on(gpu)
+    assert own.memory == shipped.memory
+    assert own.time != shipped.time
+    assert own.interval.memory_high == shipped.interval.memory_high
 
 
 def test_runs_that_the_shipped_rates_describe_change_nothing(
@@ -123,7 +196,9 @@ def test_runs_that_the_shipped_rates_describe_change_nothing(
     ]
     mine = tmp_path / "mine.toml"
     assert main(["calibrate", write(tmp_path / "own.csv", rows), "-o", str(mine)]) == 0
-    assert "not kept: " in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "not kept: " in out
+    assert "no fit is kept: the file has the shipped rates" in out
     gpu = run_of(measured[0]).problem.cluster.gpu
     assert load_profile(str(mine)).on(gpu).time == load_profile("megatron").on(gpu).time
 
