@@ -207,9 +207,10 @@ def add_workload(parser: argparse.ArgumentParser, *, batch: Callable[[str], obje
     add("mfu-peak", "NAME", peak, default="bf16")
     free = 'memory of every GPU that must stay free, for example "4 GiB"; default: 0'
     add("headroom", "BYTES", free, _memory, 0.0)
+    covered = "all sizes" if batch else "the job"
     margin = (
         "probability with which a layout must fit, by the profile's interval; default: 0.9 where measured runs cover "
-        "the job, else 0.5, as predicted"
+        f"{covered}, else 0.5, as predicted"
     )
     add("memory-margin", "P", margin, _number)
     ranks = "ranks from the inside out: tp-cp-dp-pp (default) or tp-cp-pp-dp (Megatron-LM's --use-tp-pp-dp-mapping)"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from itertools import product
 
 from costmodel.model import Model, load_model
@@ -99,6 +100,17 @@ class Machine:
                 f"--global-batch {min(asked)}"
             )
         return kept or (1 << (most.bit_length() - 1),)
+
+    def with_margin(self, margin: float) -> Machine:
+        """The machine with this memory margin for every size."""
+        request = self.request
+        return replace(self, request=replace(request, workload={**request.workload, "memory_margin": margin}))
+
+    def margins(self) -> Iterator[float]:
+        """The memory margin of each size: what was typed, or its default."""
+        for gpus in self.request.sizes_of(self.cluster):
+            with suppress(InputError):
+                yield self.problem(gpus, self.batches(gpus)[0]).workload.memory_margin
 
     @property
     def seq_len(self) -> int:

@@ -21,6 +21,8 @@ def report(arguments: Namespace, rows: Sequence[Row], found: answers.Answers) ->
     best = answers.best(rows, arguments.objective)
     tokens = format_count(arguments.tokens).strip()
     work = f"{tokens} tokens, profile {arguments.profile}, {arguments.precision}"
+    if arguments.memory_margin is not None:
+        work += f", to fit with probability {arguments.memory_margin:g}"
     yield f"{work}; the best layout of each size by {arguments.objective}"
     yield ""
     yield from _table(best)

@@ -45,6 +45,24 @@ def test_a_job_that_measured_runs_cover_is_what_search_finds(run: Callable[..., 
         assert [{name: row[name] for name in alone[0]} for row in rows()] == alone
 
 
+def test_all_sizes_of_a_sweep_are_held_to_one_margin(run: Callable[..., Outcome]) -> None:
+    """Runs cover Llama 3.1 70B on 64 H100 and not on 16,384, where 0.5 is the default."""
+    job = ("llama-3.1-70b", "dgx-h100", "--tokens", "1T", "--tp", "8", "--pp", "4", "--cp", "1", "--vpp", "1", "--json")
+    for sizes, margin in (("64", 0.9), ("16384", 0.5), ("64,16384", 0.5)):
+        done = run("sweep", *job, "--gpus", sizes)
+        assert json.loads(done.out)["memory_margin"] == margin
+        assert ("measured runs cover 1 of the 2 sizes" in done.err) is ("," in sizes)
+        told = json.loads(pq.read_schema("sweep.parquet").metadata[b"meshscout.provenance"])
+        assert told["inputs"]["memory_margin"] == margin
+    small = [row for row in rows() if row["gpus"] == 64]
+    assert run("search", "llama-3.1-70b", "dgx-h100", "--gpus", "64", "--memory-margin", "0.5", *job[4:-1]).code == 0
+    alone = rows("frontier.parquet")
+    assert [{name: row[name] for name in alone[0]} for row in small] == alone
+    typed = run("sweep", *job, "--gpus", "64,16384", "--memory-margin", "0.9")
+    assert json.loads(typed.out)["memory_margin"] == 0.9
+    assert "measured runs" not in typed.err
+
+
 def test_the_figures_agree_with_a_hand_calculation(run: Callable[..., Outcome]) -> None:
     """1e12 tokens in steps of 512 x 8,192 tokens are 238,419 steps; energy is a node's 10.2 kW at PUE 1.2."""
     assert run(*SWEEP, "--price", "dgx-h100=2").code == 0
