@@ -19,7 +19,7 @@ from costmodel.problem import Problem
 from costmodel.split import StageTable
 from hardware.cluster import Curve, Level
 from hardware.gpu import Gpu
-from hardware.reader import Provenance, Tag
+from hardware.provenance import Provenance, Tag
 
 STEP = 0.1
 """How far a rate is moved: this part of it, or of the range of a share."""

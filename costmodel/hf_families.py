@@ -15,7 +15,7 @@ from typing import Any
 from costmodel import hf_readers as readers
 from costmodel.hf_config import Config, Reader, fixed, flag, integer, load
 from hardware.errors import InputError
-from hardware.reader import did_you_mean
+from hardware.spelling import did_you_mean
 
 
 def model_fields(path: Path, family: str | None, usual: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,8 @@ from typing import Any, Literal
 
 from costmodel import hf_families
 from hardware.errors import InputError
-from hardware.reader import Table, did_you_mean
+from hardware.reader import Table
+from hardware.spelling import did_you_mean
 
 _DATA = Path(__file__).parent / "data" / "models"
 _AT_LEAST_ONE = frozenset({"layers", "hidden", "heads", "kv_heads", "head_dim", "vocab", "seq_len", "moe_layer_step"})

@@ -15,7 +15,9 @@ from hardware.catalog import gpu_names, load_gpu
 from hardware.errors import InputError
 from hardware.gpu import Gpu
 from hardware.physical import check
-from hardware.reader import Provenance, Table, did_you_mean
+from hardware.provenance import Provenance
+from hardware.reader import Table
+from hardware.spelling import did_you_mean
 
 R = TypeVar("R", "TimeRates", "MemoryRates", "Interval")
 

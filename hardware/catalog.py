@@ -9,7 +9,8 @@ from hardware.cluster import OPERATIONS, Cluster, Curve, Level
 from hardware.errors import InputError
 from hardware.gpu import Gpu
 from hardware.physical import check, physical
-from hardware.reader import Provenance, Table
+from hardware.provenance import Provenance
+from hardware.reader import Table
 from hardware.shipped import default_cluster, find, in_file, names_of, shipped_gpu, unknown
 
 # For a user's file that leaves these out.

@@ -5,8 +5,9 @@ from collections.abc import Container, Mapping
 
 from hardware import units
 from hardware.errors import InputError
-from hardware.reader import Table, did_you_mean
+from hardware.reader import Table
 from hardware.shipped import find
+from hardware.spelling import did_you_mean
 
 Value = str | float
 SOURCE = "what-if: set by the user"

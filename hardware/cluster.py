@@ -6,7 +6,7 @@ from itertools import pairwise
 
 from hardware.errors import InputError
 from hardware.gpu import Gpu
-from hardware.reader import Provenance
+from hardware.provenance import Provenance
 
 OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "p2p")
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from hardware.errors import InputError
-from hardware.reader import Provenance
+from hardware.provenance import Provenance
 
 PRECISIONS = ("bf16", "fp16", "fp8", "mxfp8", "nvfp4")
 GEMM_KINDS = ("bf16", "fp8", "fp8_block")

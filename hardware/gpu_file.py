@@ -5,7 +5,8 @@ from collections.abc import Mapping
 
 from hardware.gpu import GEMM_KINDS, PRECISIONS, GemmTable, Gpu
 from hardware.physical import optional_physical, physical
-from hardware.reader import Provenance, Table
+from hardware.provenance import Provenance
+from hardware.reader import Table
 from hardware.shipped import find, in_file
 
 # For a user's file that leaves these out.

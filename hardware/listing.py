@@ -8,7 +8,7 @@ from hardware import units
 from hardware.catalog import cluster_for, cluster_names, gpu_names, load_cluster, load_gpu
 from hardware.cluster import Cluster, Curve, Level
 from hardware.gpu import Gpu
-from hardware.reader import Provenance
+from hardware.provenance import Provenance
 from hardware.shipped import gpu_aliases
 
 

@@ -4,48 +4,16 @@ import os
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Literal, NamedTuple, cast, get_args
+from typing import cast, get_args
 
 from hardware import units
 from hardware.errors import InputError
+from hardware.provenance import Provenance, Tag
+from hardware.spelling import did_you_mean
 
-Tag = Literal["spec", "measured", "fitted", "inherited", "assumed"]
 _RESERVED = ("source", "tag")
 _Bounds = tuple[float | None, float | None, float | None]
 _FACT_KEYS = ("value", "source", "tag", "note")
-
-
-class Provenance(NamedTuple):
-    """Where a number comes from.
-
-    tag: spec (vendor's sheet), measured, fitted (to measured runs), inherited (measured on another machine),
-    assumed (no source: a choice of ours or of the user's file). source: one line that says where.
-    """
-
-    tag: Tag
-    source: str
-
-    def inherited(self, whence: str) -> "Provenance":
-        """Of the same number where another thing than `whence` takes it: inherited, but for what is assumed anyway."""
-        if self.tag == "assumed":
-            return self
-        found = whence if self.tag == "inherited" else f"{whence}, {self.tag}"
-        return Provenance("inherited", f"{found}: {self.source}")
-
-
-def nearest(word: str, known: Iterable[str]) -> str | None:
-    """The name in `known` closest to `word`, or None if none is close."""
-    import difflib
-
-    names = {name.lower(): name for name in known}
-    close = difflib.get_close_matches(word.lower(), list(names), n=1, cutoff=0.6)
-    return names[close[0]] if close else None
-
-
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """The text "; did you mean 'x'?" for a misspelt name, or nothing."""
-    name = nearest(word, known)
-    return "" if name is None else f"; did you mean {name!r}?"
 
 
 class Table:

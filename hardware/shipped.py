@@ -8,7 +8,8 @@ from functools import cache
 from pathlib import Path
 
 from hardware.errors import InputError
-from hardware.reader import Table, did_you_mean
+from hardware.reader import Table
+from hardware.spelling import did_you_mean
 
 DATA = Path(__file__).parent / "data"
 

@@ -12,7 +12,9 @@ import costmodel
 from costmodel.model import Model, load_model, model_names
 from hardware.errors import InputError
 from hardware.listing import Entry, Figure, describe_clusters, describe_gpus
-from hardware.reader import Provenance, Table, did_you_mean
+from hardware.provenance import Provenance
+from hardware.reader import Table
+from hardware.spelling import did_you_mean
 
 PROFILES = Path(costmodel.__file__).parent / "profiles"
 DITTO = '"'

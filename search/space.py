@@ -17,7 +17,8 @@ from costmodel.layouts import AXES, SCHEDULES, Column
 from costmodel.problem import Problem
 from costmodel.profile import RecomputeSet
 from hardware.errors import InputError
-from hardware.reader import Table, did_you_mean
+from hardware.reader import Table
+from hardware.spelling import did_you_mean
 
 SKELETON_AXES: tuple[str, ...] = ("tp", "pp", "cp", "dp", "ep", "etp")
 """The axes that CP-SAT enumerates; their product with the others is NumPy's."""

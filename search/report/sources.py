@@ -13,7 +13,7 @@ from hardware.catalog import load_cluster, load_gpu
 from hardware.cluster import Cluster
 from hardware.errors import InputError
 from hardware.gpu import Gpu
-from hardware.reader import Provenance
+from hardware.provenance import Provenance
 from search.version import VERSION
 
 Json = dict[str, Any]

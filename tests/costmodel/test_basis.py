@@ -12,7 +12,7 @@ from costmodel.layouts import SCHEDULES, Layouts
 from costmodel.problem import Problem
 from costmodel.rates import TimeRates
 from hardware.catalog import cluster_names, load_cluster
-from hardware.reader import Provenance
+from hardware.provenance import Provenance
 from tests.strategies import candidates, problem, problems
 
 
