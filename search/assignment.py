@@ -1,18 +1,19 @@
-"""What each stage of a pipeline holds: of one layout, told in the columns of a frontier and as Megatron's string."""
+"""What each stage of a pipeline holds: as CP-SAT or the closed form has it, in words and as Megatron's string."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
-
-import numpy as np
 
 from costmodel.estimate import Estimate, passes_of
 from costmodel.layouts import Layouts
+from costmodel.model import Model
 from costmodel.problem import Problem
-from costmodel.split import Contents, StageTable, contents, given_table
+from costmodel.split import MOVED, OWN, Contents, StageTable, contents, given_table
+
+KINDS = {"dense": "dense", "moe": "MoE"}
+"""Kinds of layer, and what they are called."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +25,7 @@ class Assignment:
     recompute  of each stage, the layers under each recompute set of the profile
     stages     the same as columns of a StageTable
     seconds    forward and backward of a micro-batch on the slowest stage
-    bound      what no assignment can be faster than, proven; equal to `seconds` if that is optimal
+    bound      what no assignment can be faster than, proven; equal to `seconds` if that is optimal, 0 if nothing is
     optimal    whether CP-SAT proved every part of the choice
     """
 
@@ -76,10 +77,11 @@ class Balanced:
 def closed_form(problem: Problem, layout: Layouts) -> Assignment:
     """The closed-form split of the one row of `layout`, each stage's layers in equal virtual stages."""
     own = passes_of(problem, layout, problem.split([int(layout.pp[0])])).own
-    return _closed_form(problem, layout.row(0), float(own[0, 0] + own[1, 0]))
+    return closed_form_of(problem, layout.row(0), float(own[0, 0] + own[1, 0]))
 
 
-def _closed_form(problem: Problem, row: Mapping[str, int], seconds: float) -> Assignment:
+def closed_form_of(problem: Problem, row: Mapping[str, int], seconds: float) -> Assignment:
+    """The same of a layout's axes, where the slowest stage takes `seconds`."""
     counts, sets = problem.split([row["pp"]]).split(row["pp"], row["vpp"]), len(problem.profile.recompute)
     return Assignment(
         chunks=chunks(counts, row["vpp"], ends=problem.profile.embedding_loss_as_layers and row["vpp"] > 1),
@@ -87,9 +89,34 @@ def _closed_form(problem: Problem, row: Mapping[str, int], seconds: float) -> As
         recompute=tuple(tuple(count * (code == row["recompute"]) for code in range(sets)) for count in counts),
         stages=tuple(contents(problem.model, counts)),
         seconds=seconds,
-        bound=seconds,
+        bound=0.0,
         optimal=False,
     )
+
+
+def held(model: Model, chunks: Sequence[int], mtp: int, again: Sequence[Contents]) -> tuple[Contents, ...]:
+    """What each stage holds where virtual stages get `chunks` layers and chunk `mtp` the multi-token prediction.
+
+    `again` are the layers of each stage that another recompute set than the layout's computes again; in one order, so
+    that sums over what a stage holds are the same to the bit.
+    """
+    each, stages, pp = contents(model, chunks), list[Contents](), len(again)
+    names = sorted({name for more in again for name, count in more.items() if count})
+    for rank, more in enumerate(again):
+        own = {name: sum(chunk[name] for chunk in each[rank::pp]) for name in OWN}
+        stages.append(own | {name: more.get(name, 0) for name in names})
+    if mtp < len(chunks) - 1:
+        stages = [stage | {"mtp": 0, MOVED: 0} for stage in stages]
+        stages[-1][MOVED] += model.mtp_layers
+        stages[mtp % pp] |= {"mtp": model.mtp_layers, MOVED: stages[mtp % pp][MOVED] - model.mtp_layers}
+    return tuple(stages)
+
+
+def by_set(stage: Contents, base: int, sets: int) -> tuple[int, ...]:
+    """Layers of a stage under each of the profile's recompute sets; `base` is the layout's."""
+    counts = [sum(stage.get(f"{kind}:{code}", 0) for kind in KINDS) for code in range(sets)]
+    counts[base] += stage["dense"] + stage["moe"] - sum(counts)
+    return tuple(counts)
 
 
 def chunks(counts: Sequence[int], vpp: int, *, ends: bool) -> tuple[int, ...]:
@@ -125,38 +152,24 @@ def _times(letter: str, count: int) -> str:
 
 
 def recomputed(problem: Problem, assignment: Assignment) -> Iterator[str]:
-    """For each stage, how many layers each recompute set computes again: "4 none", "1 none, 3 full"."""
+    """For each stage, how many layers each recompute set computes again: "4 none", "1 none, 3 full"; where a stage has
+    layers of both kinds under several sets "1 dense none, 2 dense full, 1 MoE full"."""
     names = [choice.name for choice in problem.profile.recompute]
-    for counts in assignment.recompute:
+    for stage, counts in zip(assignment.stages, assignment.recompute, strict=True):
         said = [f"{count} {name}" for count, name in zip(counts, names, strict=True) if count]
+        if len(said) > 1 and stage["dense"] and stage["moe"]:
+            said = [
+                f"{count} {KINDS[kind]} {name}"
+                for kind in KINDS
+                for count, name in zip(_of_kind(stage, counts, kind), names, strict=True)
+                if count
+            ]
         yield ", ".join(said) or "no layer"
 
 
-def stage_columns(problem: Problem, layouts: Layouts, balanced: Sequence[Balanced | None] = ()) -> dict[str, Any]:
-    """The columns of a frontier that tell of stages; of a layout that was not balanced, the closed form's."""
-    known: dict[tuple[int, ...], tuple[Any, ...]] = {}
-    rows = []
-    for index, key in enumerate(
-        zip(*(getattr(layouts, axis).tolist() for axis in ("pp", "vpp", "recompute")), strict=True)
-    ):
-        own = balanced[index] if balanced else None
-        if own is None and key not in known:
-            known[key] = _told(problem, _closed_form(problem, layouts.row(index), np.nan), 0.0)
-        rows.append(known[key] if own is None else _told(problem, own.assignment, own.gain))
-    names = ("layers_per_stage", "recompute_layers_per_stage", "recompute_per_stage", "pipeline_layout", "balance_gain")
-    columns: dict[str, Any] = dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
-    return columns | {"balance_gain": np.array(columns["balance_gain"])}
-
-
-def _told(problem: Problem, found: Assignment, gain: float) -> tuple[Any, ...]:
-    again = tuple(sum(counts) - counts[_nothing(problem)] for counts in found.recompute)
-    runs = [
-        text if (count := len(list(same))) == 1 else f"{count} x {text}"
-        for text, same in groupby(recomputed(problem, found))
-    ]
-    return found.layers, again, " | ".join(runs), layout_string(found, problem.model.mtp_layers), gain
-
-
-def _nothing(problem: Problem) -> int:
-    """Code of the recompute set that computes nothing again."""
-    return problem.profile.recompute_code("none")
+def _of_kind(stage: Contents, counts: Sequence[int], kind: str) -> tuple[int, ...]:
+    """Layers of a kind on a stage under each recompute set, where `counts` are those of both."""
+    again = by_set(stage, 0, len(counts))
+    base = next((code for code, count in enumerate(counts) if count > again[code]), 0)
+    alone = {name: count * (name.partition(":")[0] == kind) for name, count in stage.items()}
+    return by_set(alone, base, len(counts))

@@ -26,7 +26,8 @@ def balance(problem: Problem, layout: Layouts) -> Balanced | None:
     if found is not None:
         cost = estimate(problem, layout, found.table)
         better = (-cost.step_time[0], cost.memory_headroom[0]) > (-usual.step_time[0], usual.memory_headroom[0])
-        if better or not fits:
+        same = (found.chunks, found.mtp, found.recompute) == (closed.chunks, closed.mtp, closed.recompute)
+        if (better and not (same and cost.step_time[0] == usual.step_time[0])) or not fits:
             return Balanced(assignment=found, cost=cost, usual=usual, chosen=True)
         closed = replace(closed, bound=min(found.bound, closed.seconds), optimal=found.optimal)
     return Balanced(assignment=closed, cost=usual, usual=usual, chosen=False) if fits else None

@@ -222,7 +222,7 @@ def _explain(arguments: Namespace) -> int:
 
     stored = _is_file(arguments)
     chosen = stored_layout(arguments.model, arguments.rank or 1) if stored else typed_layout(arguments)
-    found = explain(chosen.problem, chosen.layout, chosen.space, chosen.place, chosen.among)
+    found = explain(chosen.problem, chosen.layout, chosen.space, chosen.stages, place=chosen.place, among=chosen.among)
     lines, more = _others(arguments, chosen)
     if arguments.json:
         print(json.dumps(to_json(found) | more, indent=2))
@@ -232,8 +232,6 @@ def _explain(arguments: Namespace) -> int:
         print("\n".join([*narrative.heading(found), *stages, *lines] if alone else narrative.explanation(found)))
     for warning in found.warnings:
         say(warning)
-    if chosen.balanced:
-        say(narrative.other_stages(chosen.balanced))
     for rule, because in found.broken if arguments.json else ():
         say(f"not feasible, {rule}: {because}")
     if not (found.feasible or stored):
@@ -244,7 +242,7 @@ def _explain(arguments: Namespace) -> int:
 def _others(arguments: Namespace, chosen: Chosen) -> tuple[list[str], dict[str, object]]:
     """The lines and the JSON about the layout that is set against the chosen one, and about its neighbours."""
     from search import differences
-    from search.compare import compare, neighbours
+    from search.compare import compare, compare_alike, neighbours
     from search.inputs import other_layout
     from search.space import load_space
 
@@ -253,11 +251,15 @@ def _others(arguments: Namespace, chosen: Chosen) -> tuple[list[str], dict[str, 
     space = load_space(problem, tp_across_domains=chosen.space.tp_across_domains)
     if arguments.against is not None:
         path = arguments.model if _is_file(arguments) else None
-        it = compare(problem, layout, other_layout(chosen, arguments.against, path), space)
+        other = other_layout(chosen, arguments.against, path)
+        if isinstance(arguments.against, int):
+            it = compare(problem, layout, other.layout, space, (chosen.stages, other.stages))
+        else:
+            it = compare_alike(problem, layout, other.layout, space, chosen.stages)
         lines += differences.against(it)
         more["against"] = differences.to_json(it)
     if arguments.neighbours:
-        found = neighbours(problem, layout, space)
+        found = neighbours(problem, layout, space, chosen.stages)
         lines += differences.around(found)
         more["neighbours"] = [{"change": name} | differences.to_json(it) for name, it in found]
     return lines, more

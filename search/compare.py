@@ -6,11 +6,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from costmodel.estimate import Estimate, estimate
-from costmodel.layouts import SCHEDULES, Layouts
+from costmodel.estimate import Estimate, estimate, passes_of
+from costmodel.layouts import SCHEDULES, Column, Layouts
+from costmodel.memory import neediest
 from costmodel.problem import Problem
 from hardware.errors import InputError
-from search.assignment import closed_form
+from search.assignment import Assignment, by_set
 from search.fitting import data_degree, usual_schedule
 from search.placement import spans
 from search.rule import violations
@@ -36,6 +37,10 @@ class Difference:
         return self.after - self.before
 
 
+Stages = tuple[Assignment | None, Assignment | None]
+"""The stages of two layouts where they are not the closed form's."""
+
+
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """A layout against another: their estimates, and the terms that differ, the largest difference first."""
@@ -47,6 +52,7 @@ class Comparison:
     time: tuple[Difference, ...]
     memory: tuple[Difference, ...]
     broken: tuple[tuple[str, str], ...]
+    stages: Stages
 
     @property
     def slower(self) -> float:
@@ -58,21 +64,39 @@ class Comparison:
         return float(self.costs[0].memory_headroom[0]), float(self.costs[1].memory_headroom[0])
 
 
-def compare(problem: Problem, before: Layouts, after: Layouts, space: SearchSpace) -> Comparison:
+def compare(
+    problem: Problem, before: Layouts, after: Layouts, space: SearchSpace, stages: Stages = (None, None)
+) -> Comparison:
     """The one row of `after` against the one row of `before`; `space` gives the rules that `after` may break."""
-    costs = (estimate(problem, before), estimate(problem, after))
+    rows = tuple(zip((before, after), stages, strict=True))
+    costs = [estimate(problem, layout, given.table if given else None) for layout, given in rows]
     row = after.row(0) | {"memory_headroom": costs[1].memory_headroom[0]}
     known = [rule for rule in rules(problem, space) if rule.name != "memory_floor"]
-    facts = tuple(_facts(problem, layout) for layout in (before, after))
+    facts = zip(*(_facts(problem, layout, given) for layout, given in rows), strict=True)
     return Comparison(
         problem=problem,
         before=before,
         after=after,
-        costs=costs,
-        time=_differences("s", (costs[0].time, costs[1].time), facts, float(costs[0].step_time[0])),
-        memory=_differences("B", (costs[0].memory, costs[1].memory), facts, float(costs[0].memory_total[0])),
+        costs=(costs[0], costs[1]),
+        time=_differences("s", (costs[0].time, costs[1].time), next(facts), float(costs[0].step_time[0])),
+        memory=_differences("B", (costs[0].memory, costs[1].memory), next(facts), float(costs[0].memory_total[0])),
         broken=tuple(violations(known, row)),
+        stages=stages,
     )
+
+
+def compare_alike(
+    problem: Problem, before: Layouts, after: Layouts, space: SearchSpace, given: Assignment | None
+) -> Comparison:
+    """`compare` where the stages of `after` come about as those of `before`: balanced by CP-SAT if these are `given`,
+    else by the closed form."""
+    it = compare(problem, before, after, space, (given, None))
+    if given is None or any(rule != "memory" for rule, _ in it.broken):
+        return it
+    from search.balance import balance  # CP-SAT's modelling layer, which takes long to load
+
+    found = balance(problem, after)
+    return compare(problem, before, after, space, (given, found.assignment)) if found and found.chosen else it
 
 
 def changed(problem: Problem, layout: Layouts, changes: Mapping[str, int]) -> Layouts:
@@ -97,11 +121,13 @@ def changed(problem: Problem, layout: Layouts, changes: Mapping[str, int]) -> La
     return Layouts.of(**row)
 
 
-def neighbours(problem: Problem, layout: Layouts, space: SearchSpace) -> list[tuple[str, Comparison]]:
+def neighbours(
+    problem: Problem, layout: Layouts, space: SearchSpace, given: Assignment | None = None
+) -> list[tuple[str, Comparison]]:
     """The layouts one step along one axis, as ("tp 8 -> 4", comparison), the fastest first, those that cannot be last.
 
     A step is the next value below or above that the problem allows, any other recompute set or schedule; DP takes up
-    the rest.
+    the rest. Where the stages of the layout are `given`, those of its neighbours are balanced, too.
     """
     found = []
     for axis, value in _steps(problem, layout):
@@ -109,7 +135,7 @@ def neighbours(problem: Problem, layout: Layouts, space: SearchSpace) -> list[tu
             other = changed(problem, layout, {axis: value})
         except InputError:
             continue
-        it = compare(problem, layout, other, space)
+        it = compare_alike(problem, layout, other, space, given)
         if any(rule == "schedule" for rule, _ in it.broken):
             continue  # virtual stages and the interleaved schedule go together: two axes
         found.append((f"{axis} {shown(problem, axis, layout.row(0)[axis])} -> {shown(problem, axis, value)}", it))
@@ -159,38 +185,75 @@ def _because(before: Facts, after: Facts) -> str:
     return ", ".join(differ or [f"{name} {value}" for name, value in after.items()])
 
 
-def _facts(problem: Problem, layout: Layouts) -> dict[str, Facts]:
-    """What each term of the one row of `layout` comes from."""
-    row, first, links = layout.row(0), problem.links.levels[0].name, spans(problem, layout)
+def _facts(problem: Problem, layout: Layouts, given: Assignment | None) -> tuple[dict[str, Facts], dict[str, Facts]]:
+    """What each term of time and of memory of the one row of `layout` comes from."""
+    stages = given.table if given else problem.split([int(layout.pp[0])])
+    slowest = stages.only(int(passes_of(problem, layout, stages).slowest[0])).kind(0, stages.rows(layout))
+    neediest_ = neediest(problem, layout, stages)
+    how = {"stages": "balanced by CP-SAT" if given else "as the closed form has them"}
+    return (
+        _time_facts(problem, layout, _on_stage(problem, layout, slowest, "slowest"), how),
+        _memory_facts(problem, layout, _on_stage(problem, layout, neediest_, "neediest")),
+    )
+
+
+def _on_stage(problem: Problem, layout: Layouts, stage: Mapping[str, Column], name: str) -> tuple[Facts, Facts]:
+    """The layers of a stage, and the recompute sets that they have."""
+    names = [part for part in stage if f"mirror_{part}" in stage]
+    count = {part: int(stage[part][0] + stage[f"mirror_{part}"][0]) for part in names}
+    counts = by_set(count, int(layout.recompute[0]), len(problem.profile.recompute))
+    used = [(found, choice.name) for found, choice in zip(counts, problem.profile.recompute, strict=True) if found]
+    again = used[0][1] if len(used) == 1 else ", ".join(f"{found} {choice}" for found, choice in used) or "no layer"
+    return {f"layers of the {name} stage": f"{count['dense'] + count['moe']}"}, {"recompute": again}
+
+
+def _work(problem: Problem, layout: Layouts) -> tuple[Facts, Facts]:
+    """How many micro-batches there are, and their size."""
+    row = layout.row(0)
     tokens = row["micro_batch"] * problem.workload.seq_len // row["cp"]
-    again = {"recompute": problem.profile.recompute[row["recompute"]].name}
     batches = {"micro-batches": f"{problem.workload.global_batch / (row['dp'] * row['micro_batch']):g}"}
-    size = {"tokens of a micro-batch": f"{tokens:,}"}
-    layers = {"layers of the fullest stage": f"{max(closed_form(problem, layout).layers)}"}
-    work = batches | size | layers | {"TP": f"{row['tp']}"}
-    schedule = {"schedule": SCHEDULES[row["schedule"]], "PP": f"{row['pp']}", "VPP": f"{row['vpp']}"}
+    return batches, {"tokens of a micro-batch": f"{tokens:,}"}
+
+
+def _states(problem: Problem, layout: Layouts) -> Facts:
+    row = layout.row(0)
     zero = {"ZeRO": f"{row['zero_stage']} over {row['dp_shard']} ranks"}
-    states = {axis.upper(): f"{row[axis]}" for axis in ("tp", "pp", "ep")[: 2 + problem.model.is_moe]} | zero
+    return {axis.upper(): f"{row[axis]}" for axis in ("tp", "pp", "ep")[: 2 + problem.model.is_moe]} | zero
+
+
+def _time_facts(problem: Problem, layout: Layouts, stage: tuple[Facts, Facts], how: Facts) -> dict[str, Facts]:
+    row, first, links = layout.row(0), problem.links.levels[0].name, spans(problem, layout)
+    (batches, size), (layers, again), states = _work(problem, layout), stage, _states(problem, layout)
+    work = batches | size | layers | {"TP": f"{row['tp']}"}
     where = {axis: {span.axis: span.said(first)} for axis, span in links.items()}
-    parallel = {"sequence parallelism": "on" if row["sequence_parallel"] else "off"}
+    schedule = {"schedule": SCHEDULES[row["schedule"]], "PP": f"{row['pp']}", "VPP": f"{row['vpp']}"}
     return dict.fromkeys(("gemm", "attention"), work) | {
-        "elementwise": work | parallel,
+        "elementwise": work | _parallel(row),
         "kernel_gaps": batches | layers,
         "recompute": again | work,
         "tensor_parallel": where["tp"] | batches | size | layers,
         "context_parallel": where["cp"] | size | layers,
         "expert_parallel": where.get("ep", {}) | size | layers,
         "pipeline_send": where["pp"] | batches | {"VPP": f"{row['vpp']}"},
-        "data_parallel": where["dp"] | states,
-        "bubble": schedule | batches,
-        "optimizer": states,
-        "weights": states,
-        "gradients": states,
-        "gathered": states,
-        "activations": schedule | size | layers | again | parallel,
-        "recompute_buffer": size | again,
-        "logits": size | {"TP": f"{row['tp']}"},
-        "buffers": size | {"TP": f"{row['tp']}"} | parallel,
-        "fragmentation": {"a share of": "the rest"},
+        "data_parallel": where["dp"] | states | layers,
+        "bubble": schedule | batches | how,
+        "optimizer": states | layers,
         "overhead": {"a share of": "the rest"},
     }
+
+
+def _memory_facts(problem: Problem, layout: Layouts, stage: tuple[Facts, Facts]) -> dict[str, Facts]:
+    row, (_, size), (layers, again) = layout.row(0), _work(problem, layout), stage
+    schedule = {"schedule": SCHEDULES[row["schedule"]], "PP": f"{row['pp']}", "VPP": f"{row['vpp']}"}
+    parallel, split = _parallel(row), {"TP": f"{row['tp']}"}
+    return dict.fromkeys(("weights", "gradients", "optimizer", "gathered"), _states(problem, layout) | layers) | {
+        "activations": schedule | size | layers | again | parallel,
+        "recompute_buffer": size | again,
+        "logits": size | split,
+        "buffers": size | split | parallel,
+        "fragmentation": {"a share of": "the rest"},
+    }
+
+
+def _parallel(row: Mapping[str, int]) -> Facts:
+    return {"sequence parallelism": "on" if row["sequence_parallel"] else "off"}

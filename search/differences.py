@@ -6,8 +6,10 @@ from collections.abc import Iterator, Sequence
 from textwrap import wrap
 
 from hardware.units import format_bytes, format_seconds
+from search.assignment import closed_form, recomputed
 from search.compare import Comparison, Difference, shown
-from search.explain import headline, layout_json
+from search.explain import headline, layout_json, stages_json
+from search.narrative import runs, same
 from search.table import WIDTH
 
 TERMS = 5
@@ -18,6 +20,7 @@ def against(it: Comparison) -> Iterator[str]:
     """The lines about another layout."""
     yield ""
     yield f"Against {changes(it) or 'the same layout'}"
+    yield from _stages(it)
     for rule, because in it.broken:
         yield from _line("not feasible", f"{rule}: {because}")
     if it.headroom[1] >= 0 and it.headroom[0] >= 0:
@@ -32,7 +35,8 @@ def against(it: Comparison) -> Iterator[str]:
 def around(found: Sequence[tuple[str, Comparison]]) -> Iterator[str]:
     """The lines about the layouts one axis away."""
     yield ""
-    yield "Neighbours, one axis away; DP takes up the rest"
+    balanced = any(it.stages[0] for _, it in found)
+    yield "Neighbours, one axis away; DP takes up the rest" + "; stages balanced by CP-SAT, as above" * balanced
     width = max((len(name) for name, _ in found), default=0) + 2
     for name, it in found:
         if it.broken:
@@ -42,6 +46,22 @@ def around(found: Sequence[tuple[str, Comparison]]) -> Iterator[str]:
         most = it.time[0] if it.time else None
         why = f"; {_name(most)} {_said(most)}" if most else ""
         yield from _line(name, f"step {it.slower:+.1%}, headroom {format_bytes(it.headroom[1])}{why}", width)
+
+
+def _stages(it: Comparison) -> Iterator[str]:
+    """Where the stages of either layout come from, and what they hold, if not of both from the closed form."""
+    if it.stages == (None, None):
+        return
+    how = ["balanced by CP-SAT" if given else "as the closed form has them" for given in it.stages]
+    yield from _line("stages", f"{how[1]}; were {how[0]}" if how[0] != how[1] else f"both {how[0]}")
+    both = [
+        given or closed_form(it.problem, layout) for given, layout in zip(it.stages, (it.before, it.after), strict=True)
+    ]
+    for name, (was, now) in (
+        ("layers per stage", [runs(one.layers) for one in both]),
+        ("computed again", [same(recomputed(it.problem, one)) for one in both]),
+    ):
+        yield from _line(name, f"{now}; was {was}" if now != was else f"{now}, as here")
 
 
 def changes(it: Comparison) -> str:
@@ -55,6 +75,7 @@ def to_json(it: Comparison) -> dict[str, object]:
     """The other layout, its figures, and the terms that differ, in SI units; `more` is its figure less the first's."""
     return {
         "layout": layout_json(it.problem, it.after),
+        **stages_json(it.problem, it.stages[1] or closed_form(it.problem, it.after)),
         "feasible": not it.broken,
         "violations": [{"rule": rule, "because": because} for rule, because in it.broken],
         **{name: float(column[0]) for name, column in headline(it.costs[1]).items()},

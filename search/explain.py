@@ -12,7 +12,7 @@ from costmodel.interval import Bounds, bounds, uncovered
 from costmodel.layouts import SCHEDULES, Column, Layouts
 from costmodel.problem import Problem
 from search import grounds
-from search.assignment import Balanced, layout_string, recomputed
+from search.assignment import Assignment, Balanced, closed_form, layout_string, recomputed
 from search.placement import orders
 from search.rule import Rule, violations
 from search.rules import rules
@@ -60,24 +60,41 @@ class Explanation(Scored):
         return balance(self.problem, self.layout)
 
     @property
+    def assignment(self) -> Assignment:
+        """What each stage holds."""
+        return self.given or closed_form(self.problem, self.layout)
+
+    @property
+    def gain(self) -> float:
+        """Step time that its own stages save against the closed form's, as a share of these; 0 where those do not
+        fit."""
+        if self.given is None:
+            return 0.0
+        usual = estimate(self.problem, self.layout)
+        return Balanced(assignment=self.given, cost=self.cost, usual=usual, chosen=True).gain
+
+    @property
     def steps(self) -> tuple[Step, ...]:
         """The six steps in order."""
         return steps(self)
 
 
 def explain(
-    problem: Problem, layout: Layouts, space: SearchSpace, place: tuple[int, int] | None = None, among: str = ""
-) -> Explanation:
-    """Explain the one row of `layout`; `space` gives the rules, `place` its rank and how many there are `among`."""
-    cost = estimate(problem, layout)
-    pp = int(layout.pp[0])
-    stages = problem.split([pp])
+    problem: Problem, layout: Layouts, space: SearchSpace, given: Assignment | None = None,
+    *, place: tuple[int, int] | None = None, among: str = "",
+) -> Explanation:  # fmt: skip
+    """Explain the one row of `layout`; `space` gives the rules, `place` its rank and how many there are `among`.
+
+    `given` are its stages where they are not the closed form's.
+    """
+    stages = given.table if given else problem.split([int(layout.pp[0])])
+    cost = estimate(problem, layout, stages)
     row: dict[str, int] = layout.row(0) | {"memory_headroom": cost.memory_headroom[0]}
     return Explanation(
         problem=problem,
         layout=layout,
         cost=cost,
-        layers=stages.split(pp, int(layout.vpp[0])),
+        given=given,
         grounds=basis(problem, layout, stages),
         broken=tuple(violations(_decisive(rules(problem, space)), row)),
         place=place,
@@ -104,9 +121,10 @@ def to_json(it: Explanation) -> dict[str, object]:
         "feasible": it.feasible,
         "violations": [{"rule": rule, "because": because} for rule, because in it.broken],
         "place": it.place and dict(zip(("rank", "of"), it.place, strict=True)),
-        "layers_per_stage": list(it.layers),
+        **stages_json(it.problem, it.assignment),
+        "balance_gain": it.gain,
         "balanced": balanced_json(it.problem, it.balanced),
-        "rank_orders": orders(it.problem, it.layout),
+        "rank_orders": orders(it.problem, it.layout, it.stages),
         **{name: float(column[0]) for name, column in headline(cost).items()},
         **{part.name: getattr(it.bounds, part.name)[0].item() for part in fields(it.bounds)},
         "uncalibrated_because": list(uncovered(it.problem, it.layout)),
@@ -124,15 +142,22 @@ def balanced_json(problem: Problem, it: Balanced | None) -> dict[str, object] | 
         return None
     found = it.assignment
     return {
-        "layers_per_stage": list(found.layers),
-        "layers_per_virtual_stage": list(found.chunks),
-        "recompute_per_stage": list(recomputed(problem, found)),
-        "pipeline_layout": layout_string(found, problem.model.mtp_layers),
+        **stages_json(problem, found),
         "balance_gain": it.gain,
         "slowest_stage": found.seconds,
         "proven_bound": found.bound,
         "optimal": found.optimal,
         **{name: float(column[0]) for name, column in headline(it.cost).items()},
+    }
+
+
+def stages_json(problem: Problem, it: Assignment) -> dict[str, object]:
+    """What each stage holds."""
+    return {
+        "layers_per_stage": list(it.layers),
+        "layers_per_virtual_stage": list(it.chunks),
+        "recompute_per_stage": list(recomputed(problem, it)),
+        "pipeline_layout": layout_string(it, problem.model.mtp_layers),
     }
 
 

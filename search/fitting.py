@@ -12,6 +12,7 @@ from costmodel.memory import memory
 from costmodel.problem import Problem
 from costmodel.profile import Profile
 from hardware.errors import InputError
+from search.scored import Scored
 from search.space import divisors, possible_values
 
 LARGEST_MICRO_BATCH = 64
@@ -48,24 +49,26 @@ def needs(problem: Problem, rows: Sequence[Mapping[str, int]]) -> list[float]:
     return [float(need) for need in memory(problem, layouts, problem.split(np.unique(layouts.pp).tolist())).total]
 
 
-def fewest(problem: Problem, layout: Layouts, axis: str) -> int | None:
+def fewest(it: Scored, axis: str) -> int | None:
     """The smallest `tp` or `pp` at which the layout fits if DP takes up the difference; None if it never does."""
-    row = layout.row(0)
-    degrees = [_with(problem, row, axis, degree) for degree in divisors(problem.workload.gpus)]
-    rows = [found for found in degrees if found]
-    usable = problem.memory_limit
-    fitting = [found[axis] for found, need in zip(rows, needs(problem, rows), strict=True) if need <= usable]
-    return min(fitting, default=None)
+    row = it.layout.row(0)
+    degrees = [_with(it.problem, row, axis, degree) for degree in divisors(it.problem.workload.gpus)]
+    return min((found[axis] for found in degrees if found and _fits(it, found)), default=None)
 
 
-def largest_micro_batch(problem: Problem, layout: Layouts) -> int | None:
+def largest_micro_batch(it: Scored) -> int | None:
     """The largest power of two up to 64 that divides a rank's sequences and fits; None if not even 1 does."""
-    row = layout.row(0)
+    row, batch = it.layout.row(0), it.problem.workload.global_batch
     sizes = [1 << power for power in range(LARGEST_MICRO_BATCH.bit_length())]
-    rows = [row | {"micro_batch": size} for size in sizes if problem.workload.global_batch % (row["dp"] * size) == 0]
-    usable = problem.memory_limit
-    fitting = [found["micro_batch"] for found, need in zip(rows, needs(problem, rows), strict=True) if need <= usable]
-    return max(fitting, default=None)
+    rows = [row | {"micro_batch": size} for size in sizes if batch % (row["dp"] * size) == 0]
+    return max((found["micro_batch"] for found in rows if _fits(it, found)), default=None)
+
+
+def _fits(it: Scored, row: Mapping[str, int]) -> bool:
+    """Whether a row fits with the layout's own stages, of another number with the closed form's."""
+    own = (row["pp"], row["vpp"]) == (it.axis("pp"), it.axis("vpp"))
+    stages = it.stages if own else it.problem.split([row["pp"]])
+    return bool(memory(it.problem, Layouts.of(**row), stages).total[0] <= it.problem.memory_limit)
 
 
 def _with(problem: Problem, row: Mapping[str, int], axis: str, degree: int) -> dict[str, int] | None:

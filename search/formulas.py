@@ -10,7 +10,7 @@ from costmodel.held import StageParameters, stage_parameters
 from costmodel.layouts import SCHEDULES, Layouts, shard_groups
 from costmodel.memory import neediest
 from costmodel.problem import Problem
-from costmodel.split import OWN
+from costmodel.split import OWN, StageTable
 from costmodel.states import gradient_stage, state_bytes
 
 BUBBLE = {
@@ -31,9 +31,9 @@ class Stage:
     held: StageParameters
 
     @classmethod
-    def of(cls, problem: Problem, layout: Layouts) -> Stage:
-        """The neediest stage of the one row of `layout`."""
-        found = neediest(problem, layout, problem.split([int(layout.pp[0])]))
+    def of(cls, problem: Problem, layout: Layouts, stages: StageTable) -> Stage:
+        """The neediest of these stages of the one row of `layout`."""
+        found = neediest(problem, layout, stages)
         tp, ep, etp = (getattr(layout, axis).astype(np.float64) for axis in ("tp", "ep", "etp"))
         both = {name: found[name] + found[f"mirror_{name}"] for name in OWN}
         held = stage_parameters(problem.model, both, tp, ep, etp)

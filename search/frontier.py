@@ -22,10 +22,11 @@ from costmodel.memory import Memory
 from costmodel.problem import Problem
 from costmodel.profile import Profile
 from hardware.errors import InputError
-from search.assignment import Balanced, stage_columns
+from search.assignment import Balanced
 from search.engine import SearchResult
 from search.expansion import CHUNK
 from search.files import whole
+from search.stage_rows import stage_columns
 from search.version import VERSION
 
 SCHEMA_VERSION = "1"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from costmodel.interval import default_margin
@@ -21,6 +21,7 @@ from search.space import SearchSpace, load_space
 from search.terminal import say
 
 if TYPE_CHECKING:
+    from search.assignment import Assignment
     from search.frontier import Stored
 
 NAMES = ("model", "family", "cluster", "profile", "space", "any_domain")
@@ -49,8 +50,8 @@ class Chosen:
     layout: Layouts
     place: tuple[int, int] | None = None
     among: str = ""
-    balanced: Mapping[str, Any] = field(default_factory=dict)
-    """The file's row, where its stages were balanced; its figures are not those of the closed-form split."""
+    stages: Assignment | None = None
+    """What the file's row says of its stages, where they are not the closed form's."""
 
 
 def read_problem(arguments: Namespace) -> Problem:
@@ -152,8 +153,8 @@ def stored_layout(path: str, rank: int) -> Chosen:
         return _chosen_of(path, stored, rank)
 
 
-def other_layout(chosen: Chosen, wanted: int | Mapping[str, int | str], path: str | None) -> Layouts:
-    """The layout that is set against the chosen one: row `wanted` of its file, or the chosen one with axes changed.
+def other_layout(chosen: Chosen, wanted: int | Mapping[str, int | str], path: str | None) -> Chosen:
+    """What is set against the chosen layout: row `wanted` of its file, or the chosen one with axes changed.
 
     Raises InputError where there is no such row, or the changed degrees do not multiply to the GPUs.
     """
@@ -162,17 +163,18 @@ def other_layout(chosen: Chosen, wanted: int | Mapping[str, int | str], path: st
     if isinstance(wanted, int):
         if path is None:
             raise InputError(f"--against {wanted}: a row needs the frontier FILE; else give AXIS=VALUE")
-        return stored_layout(path, wanted).layout
+        return stored_layout(path, wanted)
     problem, typed = chosen.problem, ",".join(f"{axis}={value}" for axis, value in wanted.items())
     try:
         axes = {axis: _code(problem.profile, axis, value) for axis, value in wanted.items()}
-        return _chosen(problem, "default", changed(problem, chosen.layout, axes), any_domain=True).layout
+        return _chosen(problem, "default", changed(problem, chosen.layout, axes), any_domain=True)
     except InputError as error:
         raise InputError(f"--against {typed}: {error}") from None
 
 
 def _chosen_of(path: str, stored: Stored, rank: int) -> Chosen:
     from search.frontier import axes_of, digest, fingerprint
+    from search.stage_rows import stored as stored_stages
 
     given: Mapping[str, Any] = stored.provenance["inputs"]
     if digest(stored.provenance["workload"]) != stored.provenance["sha256"]["workload"]:
@@ -191,12 +193,11 @@ def _chosen_of(path: str, stored: Stored, rank: int) -> Chosen:
     for part in ("model", "cluster", "profile"):
         if fingerprint(getattr(problem, part)) != stored.provenance["sha256"][part]:
             raise InputError(f"{path}: {part} {given[part]} has changed since this file was written; search again")
-    layout = Layouts.of(**axes_of(stored.rows[rank - 1], problem.profile))
-    place = (rank, len(stored.rows))
+    row, place = stored.rows[rank - 1], (rank, len(stored.rows))
+    layout = Layouts.of(**axes_of(row, problem.profile))
     chosen = _chosen(problem, given["space"], layout, any_domain=given["any_domain"], place=place)
-    row = stored.rows[rank - 1]
     among = AMONG[stored.provenance.get("rows", "frontier")]
-    return replace(chosen, among=among, balanced=row if row.get("balance_gain") else {})
+    return replace(chosen, among=among, stages=stored_stages(problem, layout, row))
 
 
 def _chosen(

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from itertools import groupby
 from textwrap import wrap
-from typing import Any
 
 from costmodel.interval import uncovered
 from costmodel.layouts import SCHEDULES
@@ -50,18 +49,19 @@ def balanced(it: Explanation) -> Iterator[str]:
     if found is None:
         return
     stages, usual, cost = found.assignment, found.usual, found.cost
+    other = "the closed-form stages" if it.given else "the layers above"
     yield ""
     yield f"Stages balanced by CP-SAT: {_proof(stages)}"
-    yield from _wrapped("layers per stage", _runs(stages.layers))
-    yield from _wrapped("computed again", _same(recomputed(it.problem, stages)))
+    yield from _wrapped("layers per stage", runs(stages.layers))
+    yield from _wrapped("computed again", same(recomputed(it.problem, stages)))
     step, room = format_seconds(float(cost.step_time[0])), format_bytes(float(cost.memory_headroom[0]))
     was = f"step {format_seconds(float(usual.step_time[0]))}, headroom {format_bytes(float(usual.memory_headroom[0]))}"
     if not found.chosen:
-        gain = f"the layers above are as good: step {step}, headroom {room}"
+        gain = f"{other} are as good: step {step}, headroom {room}"
     elif usual.memory_headroom[0] < 0:
-        gain = f"step {step}, headroom {room}; the layers above do not fit"
+        gain = f"step {step}, headroom {room}; {other} do not fit"
     else:
-        gain = f"step {step} ({-found.gain:+.1%}), headroom {room}; the layers above: {was}"
+        gain = f"step {step} ({-found.gain:+.1%}), headroom {room}; {other}: {was}"
     yield from _wrapped("gain", gain)
     yield from _wrapped("Megatron layout", layout_string(stages, it.problem.model.mtp_layers))
 
@@ -73,7 +73,7 @@ def _proof(stages: Assignment) -> str:
     return f"{slowest}, at most {stages.gap:.1%} above what is possible"
 
 
-def _same(texts: Iterable[str]) -> str:
+def same(texts: Iterable[str]) -> str:
     """Equal neighbours told once: "3 x (2 none, 1 full), 4 none"."""
     runs = [(text, len(list(same))) for text, same in groupby(texts)]
     return "; ".join(f"{count} x ({text})" if count > 1 else text for text, count in runs)
@@ -81,13 +81,6 @@ def _same(texts: Iterable[str]) -> str:
 
 def _wrapped(name: str, text: str) -> Iterator[str]:
     yield from wrap(text, WIDTH, initial_indent=f"   {name:<18}", subsequent_indent=" " * 21, break_on_hyphens=False)
-
-
-def other_stages(row: Mapping[str, Any]) -> str:
-    """What a file's row says whose stages were balanced: the figures above are of the closed-form split."""
-    step, memory = format_seconds(row["step_time"]), format_bytes(row["memory"])
-    told = f"the file's row has its stages balanced: MFU {row['mfu']:.1%}, step {step}, memory {memory}"
-    return f"{told}; the figures here are of the closed-form split, --stages shows the balanced ones"
 
 
 def _time(it: Explanation) -> Iterator[str]:
@@ -123,8 +116,7 @@ def _summary(it: Explanation) -> Iterator[str]:
     recompute = it.problem.profile.recompute[it.axis("recompute")].name
     said = ", ".join([*degrees, f"recompute {recompute}", SCHEDULES[it.axis("schedule")]]).replace("_", " ")
     yield from wrap(said, WIDTH, subsequent_indent="   ", break_on_hyphens=False)
-    depths = it.problem.model.mtp_layers
-    yield f"layers per stage: {_runs(it.layers)}" + (f", the last + {_depths(depths)}" if depths else "")
+    yield from _stages(it)
     yield from wrap(f"ranks: {_ranks(it)}", WIDTH, subsequent_indent="   ", break_on_hyphens=False)
     if it.place:
         yield f"rank {it.place[0]} of {it.place[1]} {it.among}"
@@ -137,6 +129,18 @@ def _summary(it: Explanation) -> Iterator[str]:
         yield from _sure(it)
     else:
         yield UNFIT
+
+
+def _stages(it: Explanation) -> Iterator[str]:
+    """What each stage holds, as the figures have it."""
+    depths, found, pp = it.problem.model.mtp_layers, it.assignment, it.axis("pp")
+    place = found.mtp % pp
+    last = "the last" if place == pp - 1 else f"stage {place + 1}"
+    said = f"layers per stage: {runs(it.layers)}" + (f", {last} + {_depths(depths)}" if depths else "")
+    if it.given:
+        said += f"; computed again: {same(recomputed(it.problem, found))}"
+        said += f"; balanced by CP-SAT: step {-it.gain:+.1%} against the closed-form split"
+    yield from wrap(said, WIDTH, subsequent_indent="   ", break_on_hyphens=False)
 
 
 def _sure(it: Explanation) -> Iterator[str]:
@@ -156,7 +160,7 @@ def _ranks(it: Explanation) -> str:
     said = order(it.problem, it.layout)
     if not it.fits or it.axis("pp") == 1 or it.axis("dp") == 1:
         return said
-    steps, own = orders(it.problem, it.layout), it.problem.workload.rank_order
+    steps, own = orders(it.problem, it.layout, it.stages), it.problem.workload.rank_order
     more = {name: seconds / steps[own] - 1.0 for name, seconds in steps.items() if name != own}
     told = (f"{name} {f'step {share:+.1%}' if abs(share) >= 5e-4 else 'as fast'}" for name, share in more.items())
     return f"{said}; order {own}, {', '.join(told)}"
@@ -166,7 +170,7 @@ def _depths(count: int) -> str:
     return "1 MTP module" if count == 1 else f"{count} MTP modules"
 
 
-def _runs(layers: Sequence[int]) -> str:
+def runs(layers: Sequence[int]) -> str:
     """(5, 5, 5, 4) -> "3 x 5, 4"."""
     found: list[tuple[int, int]] = []
     for count in layers:

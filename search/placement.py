@@ -14,6 +14,7 @@ from costmodel.collectives import members
 from costmodel.estimate import estimate
 from costmodel.layouts import Column, Layouts
 from costmodel.problem import RANK_ORDERS, Problem
+from costmodel.split import StageTable
 
 WORTH = 0.005
 """Share of a step's time from which another order of the ranks is worth a word."""
@@ -59,14 +60,14 @@ def order(problem: Problem, layout: Layouts) -> str:
     return "; ".join(said) or "one rank a group"
 
 
-def orders(problem: Problem, layout: Layouts) -> dict[str, float]:
+def orders(problem: Problem, layout: Layouts, stages: StageTable | None = None) -> dict[str, float]:
     """Step time [s] of the one row of `layout` under each order of the ranks, the fastest first, the job's own of
-    equals."""
+    equals; `stages` as in `estimate`."""
     own = problem.workload.rank_order
     found = {}
     for name in sorted(RANK_ORDERS, key=lambda name: name != own):
         other = replace(problem, workload=replace(problem.workload, rank_order=name))
-        found[name] = float(estimate(other, layout).step_time[0])
+        found[name] = float(estimate(other, layout, stages).step_time[0])
     return dict(sorted(found.items(), key=lambda pair: pair[1]))
 
 

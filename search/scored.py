@@ -8,6 +8,8 @@ from costmodel import params
 from costmodel.estimate import Estimate
 from costmodel.layouts import Layouts
 from costmodel.problem import Problem
+from costmodel.split import StageTable
+from search.assignment import Assignment
 
 SPEEDS = ("bubble over ideal", "bubble share", "efficiency", "communication overhead")
 
@@ -47,16 +49,26 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scored:
-    """A layout (a table of one row), its estimate and its layers per stage."""
+    """A layout (a table of one row) with its estimate; `given` are its stages where they are not the closed form's."""
 
     problem: Problem
     layout: Layouts
     cost: Estimate
-    layers: tuple[int, ...]
+    given: Assignment | None = None
 
     def axis(self, name: str) -> int:
         """The value of an axis."""
         return int(getattr(self.layout, name)[0])
+
+    @property
+    def stages(self) -> StageTable:
+        """What its stages hold."""
+        return self.problem.split([self.axis("pp")]) if self.given is None else self.given.table
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """Layers of each stage."""
+        return self.stages.split(self.axis("pp"), self.axis("vpp"))
 
     def memory(self, term: str) -> float:
         """A term of memory in bytes."""

@@ -67,14 +67,6 @@ class Choices:
         """Layers that a chunk needs at least where MTP and head share the last one."""
         return 0 if self.ends and chunk in (0, self.count - 1) else 1
 
-    def by_set(self, stage: Contents) -> tuple[int, ...]:
-        """Layers of a stage under each recompute set of the profile."""
-        counts = [0] * len(self.problem.profile.recompute)
-        for name in self.extras:
-            counts[int(name.split(":")[1])] += stage[name]
-        counts[self.base] = stage["dense"] + stage["moe"] - sum(counts)
-        return tuple(counts)
-
     def of(self, rank: tuple[int, ...]) -> Iterator[tuple[Held, bool, Choice]]:
         """Everything that a rank may hold without being slower than what is reached, and the best choice for it."""
         late = self.may_part and rank[0] >= self.pp - 2

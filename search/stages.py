@@ -18,8 +18,8 @@ from ortools.sat.python import cp_model
 
 from costmodel.layouts import Layouts
 from costmodel.problem import Problem
-from costmodel.split import MOVED, OWN, Contents, contents
-from search.assignment import Assignment
+from costmodel.split import Contents
+from search.assignment import Assignment, by_set, held
 from search.stage_choices import Choices
 
 LIMIT = 2.0
@@ -73,23 +73,19 @@ class _Model:
         """The assignment that was found."""
         choices, apart = self.choices, bool(solver.value(self.apart))
         sizes = [solver.value(size) for size in self.sizes]
-        held, stages = contents(choices.problem.model, sizes), list[Contents]()
-        for stage in range(choices.pp):
-            stages.append({name: sum(chunk[name] for chunk in held[stage :: choices.pp]) for name in OWN})
+        model, mtp, again = choices.problem.model, choices.count - 1 - apart, [Contents()] * choices.pp
+        bare = held(model, sizes, mtp, again)
         for rank in choices.ranks:
-            found = choices.best(rank, tuple((stages[one]["dense"], stages[one]["moe"]) for one in rank), apart)
+            found = choices.best(rank, tuple((bare[one]["dense"], bare[one]["moe"]) for one in rank), apart)
             assert found is not None
-            for one, again in zip(rank, found.again, strict=True):
-                stages[one] |= again | ({MOVED: 0} if apart else {})
-        if apart:
-            depths = choices.problem.model.mtp_layers
-            stages[-1] |= {"mtp": 0, MOVED: depths}
-            stages[-2] |= {"mtp": depths, MOVED: -depths}
+            for one, more in zip(rank, found.again, strict=True):
+                again[one] = more
+        stages, sets = held(model, sizes, mtp, again), len(choices.problem.profile.recompute)
         return Assignment(
             chunks=tuple(sizes),
-            mtp=choices.count - 1 - apart,
-            recompute=tuple(choices.by_set(stage) for stage in stages),
-            stages=tuple(stages),
+            mtp=mtp,
+            recompute=tuple(by_set(stage, choices.base, sets) for stage in stages),
+            stages=stages,
             seconds=solver.value(self.slowest) * choices.tick,
             bound=bound * choices.tick,
             optimal=optimal,

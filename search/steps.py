@@ -116,7 +116,7 @@ def _tensor(it: Scored) -> Made:
 
 def _tensor_rows(it: Scored) -> Iterator[Row]:
     model, tp, layers = it.problem.model, it.axis("tp"), max(it.layers)
-    least, weights = fewest(it.problem, it.layout, "tp"), 2.0 * params.total(model)
+    least, weights = fewest(it, "tp"), 2.0 * params.total(model)
     once = it.time("tensor_parallel") / it.micro_batches
     yield Row("heads a GPU", "a / TP", model.heads / tp, "1", f"{model.heads} query heads are split")
     yield Row(
@@ -158,9 +158,9 @@ def _pipeline(it: Scored) -> Made:
 
 
 def _pipeline_rows(it: Scored, share: float, schedule: str) -> Iterator[Row]:
-    pp, bubble, split = it.axis("pp"), it.time("bubble"), "min-max split of the layers' FLOPs"
+    pp, bubble, split = it.axis("pp"), it.time("bubble"), _split(it)
     weights = 2.0 * params.total(it.problem.model) / (it.axis("tp") * pp)
-    least = fewest(it.problem, it.layout, "pp")
+    least = fewest(it, "pp")
     yield Row("PP argument", "", None, "1", "stages that the weights fill to 0.7")
     yield Row("min PP", "", least, "1", "the fewest at which this layout fits, DP taking up the rest")
     yield Row("weights of a stage", "2 N / (T P)", weights, "B", "the mean, before EP and ZeRO divide them")
@@ -180,6 +180,11 @@ def _pipeline_rows(it: Scored, share: float, schedule: str) -> Iterator[Row]:
         yield Row("bubble share", "bubble / step time", share, "1", "of the whole step")
         sent = "2 b s h / CP" + " / TP" * it.axis("sequence_parallel") + " over the link between stages"
         yield Row("P2P a micro-batch", sent, send, "s", "one way, what overlap hides included")
+
+
+def _split(it: Scored) -> str:
+    """Where the layers of each stage come from."""
+    return "as balanced by CP-SAT" if it.given else "min-max split of the layers' FLOPs"
 
 
 def _communication(it: Scored) -> Made:
@@ -229,7 +234,7 @@ def _communication_rows(it: Scored, total: float, share: float) -> Iterator[Row]
 
 def _memory(it: Scored) -> Made:
     usable, need = it.problem.cluster.gpu.usable_memory, float(it.cost.memory_total[0])
-    stage = Stage.of(it.problem, it.layout).name
+    stage = Stage.of(it.problem, it.layout, it.stages).name
     limit, free = it.problem.memory_limit, usable - it.problem.workload.headroom
     verdict = f"needs {format_bytes(need)} of {format_bytes(usable)}{kept_free(it.problem, need)} on {stage}: "
     verdict += "it fits" if need <= limit else f"{format_bytes(need - (limit if need <= free else free))} too much"
@@ -252,5 +257,5 @@ def _memory_rows(it: Scored, need: float, usable: float, why: str) -> Iterator[R
         yield Row("expert parameters a GPU", "routed / (EP ETP PP)", expert, "1", "the mean over the stages")
         yield Row("expert weights a GPU", "2 routed / (EP ETP PP)", 2.0 * expert, "B", "the mean over the stages")
     yield Row("states a GPU", "weights + gradients + optimizer", states, "B", why)
-    largest = largest_micro_batch(it.problem, it.layout)
+    largest = largest_micro_batch(it)
     yield Row("largest micro-batch", "a power of two, at most 64", largest, "1", "that fits, all else equal")

@@ -69,7 +69,7 @@ def _data_rows(it: Scored) -> Iterator[Row]:
 
 def _state_rows(it: Scored) -> Iterator[Row]:
     """What a rank of the neediest stage holds, and the bytes of it."""
-    stage, (formulas, said) = Stage.of(it.problem, it.layout), states_said(it)
+    stage, (formulas, said) = Stage.of(it.problem, it.layout, it.stages), states_said(it)
     held, group = stage.held, shard_groups(it.layout)
     what = f"a rank's parameters of {stage.name} ({stage.parts})"
     yield Row("held n", what, float(held.dense[0]), "1", "before ZeRO divides them")

@@ -19,6 +19,7 @@ from hardware.units import (
     format_seconds,
 )
 from search.account import account, least_memory
+from search.assignment import Balanced
 from search.engine import SearchResult
 from search.placement import faster_order
 from search.plan import Plan
@@ -68,8 +69,13 @@ def report(result: SearchResult, top: int, blocks: str, notes: Iterable[str] = (
     rows = first[:top]
     layouts, cost = result.frontier.take(rows), result.estimate.take(rows)
     more = {"#": [f"{row + 1}" for row in rows], "alike": [f"+{number}" if number else "" for number in alike[:top]]}
+    if any(result.balanced):
+        more |= _balanced(result, [result.balanced[row] for row in rows], layouts)
     lines = [title(result.problem), measure(result.problem), _limit(result.problem), *notes]
-    lines += ["best layout for each set of degrees; alike: others on the frontier with the same degrees", ""]
+    lines.append("best layout for each set of degrees; alike: others on the frontier with the same degrees")
+    if "balanced" in more:
+        lines.append("balanced: the step with stages by CP-SAT against the closed-form split; mixed: explain shows it")
+    lines.append("")
     lines.append(frontier_table(result.problem, layouts, cost, blocks, more))
     if len(first) > top:
         lines.append(
@@ -78,6 +84,21 @@ def report(result: SearchResult, top: int, blocks: str, notes: Iterable[str] = (
     said = [*_sure(result), faster_order(result.problem, result.frontier, result.estimate.step_time)]
     sure = [line for text in said for line in wrap(text, WIDTH)]
     return "\n".join([*lines, *sure, "", account(result)])
+
+
+def _balanced(result: SearchResult, found: Sequence[Balanced | None], layouts: Layouts) -> dict[str, list[str]]:
+    """What balanced stages compute again, and what they gain."""
+    sets = [choice.name for choice in result.problem.profile.recompute]
+    used = [
+        {name for counts in one.assignment.recompute for name, count in zip(sets, counts, strict=True) if count}
+        if one
+        else {sets[code]}
+        for one, code in zip(found, layouts.recompute, strict=True)
+    ]
+    return {
+        "recompute": ["mixed" if len(names) > 1 else "".join(names) for names in used],
+        "balanced": [f"{-one.gain:+.1%}" if one else "" for one in found],
+    }
 
 
 def _limit(problem: Problem) -> str:

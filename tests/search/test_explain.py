@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 
 from search import cli
-from search.frontier import read_frontier
-from tests.commands import Outcome
 
 JOB = ("explain", "llama-3.1-70b", "dgx-h100", "--gpus", "64")
 KEYS = (
-    "problem", "model", "layout", "feasible", "violations", "place", "layers_per_stage", "balanced", "rank_orders",
+    "problem", "model", "layout", "feasible", "violations", "place", "layers_per_stage",
+    "layers_per_virtual_stage", "recompute_per_stage", "pipeline_layout", "balance_gain", "balanced", "rank_orders",
     "step_time", "mfu", "tokens_per_second_per_gpu", "communication_overhead", "memory", "memory_headroom",
     "step_time_low", "step_time_high", "memory_low", "memory_high", "calibrated", "uncalibrated_because",
     "memory_terms", "time_terms", "provenance", "warnings", "steps",
@@ -353,12 +352,3 @@ SMALL = {
     "max_position_embeddings": 4096,
     "tie_word_embeddings": True,
 }
-
-
-def test_a_balanced_row_of_a_file_is_said_to_have_other_figures(run: Callable[..., Outcome]) -> None:
-    job = "qwen3-8b dgx-h100 --gpus 32 --pp 8 --tp 1 --micro-batch 1 --recompute full"
-    assert run("search", *job.split(), "--balance", "-o", "b.parquet").code == 0
-    rows = read_frontier("b.parquet").rows
-    rank = next(row["rank"] for row in rows if row["balance_gain"] > 0)
-    step = f"MFU {rows[rank - 1]['mfu']:.1%}"
-    assert f"the file's row has its stages balanced: {step}" in run("explain", "b.parquet", "--rank", str(rank)).err
