@@ -12,12 +12,12 @@ import numpy as np
 
 from costmodel import compute, flops, params, schedule, traffic
 from costmodel.compute import DENSE_AXES, WORK_AXES, Work
-from costmodel.held import stage_parameters
-from costmodel.layouts import Column, Layouts, gather
+from costmodel.layouts import Column, Layouts
 from costmodel.memory import Memory, memory
 from costmodel.problem import Problem
 from costmodel.quantity import quantity
-from costmodel.split import MOVED, OWN, StageTable
+from costmodel.split import MOVED, StageTable
+from costmodel.synchronise import Sync, data_parallel, synchronisation
 from costmodel.traffic import LayerTraffic
 
 T = TypeVar("T")
@@ -44,21 +44,9 @@ class Time:
     overhead: Column = quantity("stragglers, data, logging and synchronisation", "s")
 
     @property
-    def own(self) -> Column:
-        """What a micro-batch's passes and the pipeline take; whatever ZeRO does."""
-        passes = _sum(getattr(self, name) for name in PASSES)
-        seconds: Column = passes + (self.pipeline_send + self.bubble)
-        return seconds
-
-    @property
-    def shared(self) -> Column:
-        """What data parallelism and the optimizer take; whatever vpp and the schedule are, but for DualPipe."""
-        return self.data_parallel + self.optimizer
-
-    @property
     def total(self) -> Column:
-        """Step time; terms that depend on the same axes are added first, which is cheapest where these are few."""
-        return (self.own + self.shared) + self.overhead
+        """Step time, to rounding."""
+        return _sum(getattr(self, term.name) for term in fields(self))
 
     @property
     def communication(self) -> Column:
@@ -102,18 +90,20 @@ END_AXES = (*DENSE_AXES, "sequence_parallel")
 """Axes that the embedding, the head and a multi-token prediction's projection depend on."""
 SEND_AXES = (*WORK_AXES, "pp", "dp")
 """Axes that a hop of the pipeline depends on."""
-STATE_AXES = ("tp", "pp", "cp", "dp", "dp_shard", "ep", "etp", "zero_stage")
-"""Axes that a stage's data-parallel traffic and optimizer step depend on, beside the stage itself."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class Part:
     """One layer, or one end of the pipeline, per micro-batch: rows of seconds by column."""
 
     passes: Column
     """forward, backward, and the weight-gradient part of the backward pass; shape (3, N)"""
     terms: Column
-    """PASSES, shape (8, N)"""
+    """PASSES, shape (8, N); (0, N) if they are not asked for"""
+
+    def whole(self) -> Part:
+        """Without the terms."""
+        return Part(self.passes, self.terms[:0])
 
 
 def estimate(problem: Problem, layouts: Layouts, stages: StageTable | None = None) -> Estimate:
@@ -124,16 +114,17 @@ def estimate(problem: Problem, layouts: Layouts, stages: StageTable | None = Non
     """
     stages = stages or problem.split(np.unique(layouts.pp).tolist())
     needed = memory(problem, layouts, stages)
-    spent = step_time(problem, layouts, stages)
-    total = spent.total
+    passes = passes_of(problem, layouts, stages)
+    spent = spend(problem, layouts, layouts, passes, synchronisation(problem, layouts, stages, passes.slowest))
+    time, total = spent.terms(problem, passes), seconds_of(problem, spent.own + spent.shared)
     tokens = throughput(problem, total)
     return Estimate(
-        time=spent,
+        time=time,
         memory=needed,
         step_time=total,
         mfu=mfu(problem, tokens),
         tokens_per_second_per_gpu=tokens,
-        communication_overhead=spent.communication / total,
+        communication_overhead=time.communication / total,
         memory_total=needed.total,
         memory_headroom=problem.cluster.gpu.usable_memory - needed.total,
     )
@@ -160,9 +151,8 @@ def step_time(problem: Problem, layouts: Layouts, stages: StageTable) -> Time:
 
 def step_of(problem: Problem, layouts: Layouts, stages: StageTable, passes: Passes) -> Time:
     """`step_time` where the passes of a micro-batch are known."""
-    sync = synchronisation(problem, layouts, stages, passes.slowest)
-    spent = spend(problem, layouts, layouts, passes, sync)
-    return replace(spent, overhead=overhead(problem, spent.own + spent.shared))
+    spent = spend(problem, layouts, layouts, passes, synchronisation(problem, layouts, stages, passes.slowest))
+    return spent.terms(problem, passes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,29 +174,52 @@ class Passes:
     """sum over the stages behind the slowest, as schedule.Path takes them"""
     later: Column
     """how many these are"""
+    work: Column
+    """all micro-batches on the slowest stage"""
     terms: Column
-    """PASSES of all micro-batches on the slowest stage, shape (8, N)"""
+    """PASSES, which these add up to, shape (8, N); (0, N) if they are not asked for"""
     send: Column
     """activations handed to the next stage"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sync:
-    """Data-parallel traffic and optimizer step of a stage, seconds; needs STATE_AXES and DualPipe or not."""
+class Spent:
+    """Seconds of a step without its overhead, by what they depend on; columns have the shape of that."""
 
-    gathers: Column
-    """1 where weights are gathered for each micro-batch (ZeRO-3), else 0"""
+    work: Column
+    sends: Column
+    waits: Column
     exchange: Column
-    """of ZeRO-1 shards, beyond what their bytes take"""
-    traffic: traffic.DataTraffic
     optimizer: Column
 
+    @property
+    def own(self) -> Column:
+        """What a micro-batch's passes and the pipeline take; whatever ZeRO does."""
+        seconds: Column = self.work + (self.sends + self.waits)
+        return seconds
 
-def passes_of(problem: Problem, layouts: Layouts, stages: StageTable) -> Passes:
-    """The passes of one micro-batch, on the slowest stage and summed over the stages."""
+    @property
+    def shared(self) -> Column:
+        """What data parallelism and the optimizer take; whatever vpp and the schedule are, but for DualPipe."""
+        return self.exchange + self.optimizer
+
+    def terms(self, problem: Problem, passes: Passes) -> Time:
+        """Term by term."""
+        return Time(
+            **dict(zip(PASSES, passes.terms, strict=True)),
+            pipeline_send=self.sends,
+            data_parallel=self.exchange,
+            bubble=self.waits,
+            optimizer=self.optimizer,
+            overhead=overhead(problem, self.own + self.shared),
+        )
+
+
+def passes_of(problem: Problem, layouts: Layouts, stages: StageTable, parts: dict[str, Part] | None = None) -> Passes:
+    """The passes of one micro-batch, on the slowest stage and summed over the stages; `parts` if they are known."""
     dual = schedule.is_dual(layouts)
     rows = stages.rows(layouts)
-    parts = layouts.once(LAYER_AXES, lambda few: _parts(problem, few, stages.extras))
+    parts = parts or layouts.once(LAYER_AXES, lambda few: parts_of(problem, few, stages.extras))
     ranks = (layouts.micro_batch * layouts.dp).astype(np.float64)
     seen = _Stages(len(layouts))
     for number in stages.present(layouts):
@@ -223,25 +236,14 @@ def passes_of(problem: Problem, layouts: Layouts, stages: StageTable) -> Passes:
         whole=seen.whole,
         behind=_behind(parts, stage),
         later=stage["later"],
+        work=micro_batches * (seen.own[0] + seen.own[1]),
         terms=micro_batches * _on_rank(parts, stage, dual, "terms"),
         send=layouts.once(SEND_AXES, lambda few: traffic.pipeline_send(problem, few)),
     )
 
 
-def synchronisation(problem: Problem, layouts: Layouts, stages: StageTable, kind: Column) -> Sync:
-    """Data-parallel traffic and the optimizer step of the stage `kind` of each row."""
-    split = stages.rows(layouts)
-    first, rows = layouts.distinct((*STATE_AXES, "schedule"), kind, split)
-    few, at = layouts.take(first), (split[first], kind[first])
-    stage = {name: values[at] for name, values in stages.columns.items()}
-    sent, adam = _state_traffic(problem, few, stage)
-    exchange = compute.exchange_seconds(problem, few, stage["dense"] + stage["moe"] + stage["mtp"])
-    found = Sync(gathers=1.0 * (few.zero_stage == 3), exchange=exchange, traffic=sent, optimizer=adam)
-    return gather(found, rows)
-
-
-def spend(problem: Problem, layouts: Layouts, pipeline: Layouts, passes: Passes, sync: Sync) -> Time:
-    """Seconds per step by term, the overhead left out. Columns have the shape of what they depend on.
+def spend(problem: Problem, layouts: Layouts, pipeline: Layouts, passes: Passes, sync: Sync) -> Spent:
+    """Seconds per step, the overhead left out.
 
     `pipeline` is the same table, or gives vpp and schedule for it along a leading axis; `sync` may have another.
     """
@@ -253,9 +255,14 @@ def spend(problem: Problem, layouts: Layouts, pipeline: Layouts, passes: Passes,
     vpp, pp = pipeline.vpp.astype(np.float64), layouts.pp.astype(np.float64)
     sends = schedule.sends(passes.send, passes.micro_batches, pp, vpp, visible)
     sends = sends + 2.0 * problem.profile.time.send * (pp > 1.0) * (vpp * passes.micro_batches + (pp - 1.0))
-    known = dict(zip(PASSES, passes.terms, strict=True))
-    known |= {"pipeline_send": sends, "data_parallel": data_parallel(problem, passes, sync), "bubble": waits}
-    return Time(**known, optimizer=sync.optimizer, overhead=np.zeros(1))
+    exchange = data_parallel(problem, passes.own, passes.micro_batches, passes.layers, sync)
+    return Spent(work=passes.work, sends=sends, waits=waits, exchange=exchange, optimizer=sync.optimizer)
+
+
+def seconds_of(problem: Problem, busy: Column) -> Column:
+    """Seconds of a step that is busy so long; never falls where `busy` rises."""
+    seconds: Column = busy + overhead(problem, busy)
+    return seconds
 
 
 def overhead(problem: Problem, busy: Column) -> Column:
@@ -263,21 +270,6 @@ def overhead(problem: Problem, busy: Column) -> Column:
     rates = problem.profile.time
     lost: Column = rates.step_fixed + rates.straggler * float(np.log2(problem.workload.gpus)) * busy
     return lost
-
-
-def data_parallel(problem: Problem, passes: Passes, sync: Sync) -> Column:
-    """Exposed seconds per step of the gathered weights and reduced gradients."""
-    sent, rates = sync.traffic, problem.profile.time
-    overlap, contention = rates.dp_overlap, rates.contention
-    repeats = (1.0 - sync.gathers) + sync.gathers * passes.micro_batches
-    beside = overlap * np.maximum(sync.gathers, 1.0 * problem.profile.gathers_beside_forward)
-    forward = repeats * traffic.exposed(sent.gather_forward, passes.own[0], beside, contention)
-    behind = sent.gather_backward + sent.reduce_each
-    backward = passes.micro_batches * traffic.exposed(behind, passes.own[1], overlap, contention)
-    last = traffic.exposed(sent.reduce_last, passes.own[1], overlap, contention)
-    first_unit = (sent.gather_forward + sent.reduce_last + sent.reduce_each) / np.maximum(passes.layers, 1.0)
-    seconds: Column = forward + backward + last + first_unit + sync.exchange
-    return seconds
 
 
 class _Stages:
@@ -299,9 +291,9 @@ class _Stages:
         self.own = np.where(slower, passes, self.own)
 
 
-def _behind(parts: dict[str, _Part], kind: dict[str, Column]) -> Column:
+def _behind(parts: dict[str, Part], kind: dict[str, Column]) -> Column:
     """Passes of the stages behind a kind."""
-    total: Column = np.zeros(1)
+    total: Column = np.zeros((3, 1))
     for name, part in parts.items():
         total = total + kind[f"later_{name}"] * part.passes
     return total
@@ -310,11 +302,11 @@ def _behind(parts: dict[str, _Part], kind: dict[str, Column]) -> Column:
 def unit_passes(problem: Problem, layout: Layouts, extras: Sequence[str]) -> dict[str, tuple[float, float, float]]:
     """Seconds of a micro-batch's forward, backward and weight-gradient pass through a unit of what stages hold, by its
     name in OWN or `extras`, for the one row of `layout`."""
-    parts = _parts(problem, layout, extras)
+    parts = parts_of(problem, layout, extras)
     return {name: tuple(part.passes[:, 0].tolist()) for name, part in parts.items()}
 
 
-def _parts(problem: Problem, layouts: Layouts, extras: Sequence[str]) -> dict[str, _Part]:
+def parts_of(problem: Problem, layouts: Layouts, extras: Sequence[str]) -> dict[str, Part]:
     """Layers, ends and `extras` by their name in a StageTable; needs LAYER_AXES."""
     model, kinds = problem.model, {"dense": problem.model.dense_layers > 0, "moe": problem.model.is_moe}
     parts = {kind: _layer(problem, layouts, moe=kind == "moe") for kind, present in kinds.items() if present}
@@ -322,20 +314,20 @@ def _parts(problem: Problem, layouts: Layouts, extras: Sequence[str]) -> dict[st
     if model.mtp_layers:
         last = parts["moe" if model.layer_is_moe[-1] else "dense"]
         mtp = (last, parts["head"], parts.pop("projection"))
-        parts["mtp"] = _Part(_sum(part.passes for part in mtp), _sum(part.terms for part in mtp))
+        parts["mtp"] = Part(_sum(part.passes for part in mtp), _sum(part.terms for part in mtp))
     for name in extras:
         parts[name] = parts["head"] if name == MOVED else _instead(problem, layouts, parts, name)
     return parts
 
 
-def _instead(problem: Problem, layouts: Layouts, parts: dict[str, _Part], name: str) -> _Part:
+def _instead(problem: Problem, layouts: Layouts, parts: dict[str, Part], name: str) -> Part:
     """What a layer that another recompute set computes again (`KIND:CODE`) takes more than one of the row's set."""
     kind, code = name.split(":")
     other = _layer(problem, replace(layouts, recompute=np.full_like(layouts.recompute, int(code))), moe=kind == "moe")
-    return _Part(other.passes - parts[kind].passes, other.terms - parts[kind].terms)
+    return Part(other.passes - parts[kind].passes, other.terms - parts[kind].terms)
 
 
-def _ends(problem: Problem, layouts: Layouts) -> dict[str, _Part]:
+def _ends(problem: Problem, layouts: Layouts) -> dict[str, Part]:
     """What a pipeline's first and last stage have beside layers; needs END_AXES."""
     nothing = traffic.no_traffic(layouts)
     parts = {
@@ -347,7 +339,7 @@ def _ends(problem: Problem, layouts: Layouts) -> dict[str, _Part]:
     return parts
 
 
-def _layer(problem: Problem, layouts: Layouts, *, moe: bool) -> _Part:
+def _layer(problem: Problem, layouts: Layouts, *, moe: bool) -> Part:
     work = compute.layer_work(problem, layouts, moe=moe)
     sent = traffic.layer_traffic(problem, layouts, work, moe=moe)
     return _part(compute.wait_for_host(problem, layouts, work, sent.forward, sent.backward), sent)
@@ -357,7 +349,7 @@ def _sum(columns: Iterable[Column]) -> Column:
     return reduce(add, columns)
 
 
-def _part(work: Work, sent: LayerTraffic) -> _Part:
+def _part(work: Work, sent: LayerTraffic) -> Part:
     forward = work.forward_total + sent.forward
     backward = work.backward_total + sent.backward
     terms = (
@@ -370,22 +362,16 @@ def _part(work: Work, sent: LayerTraffic) -> _Part:
         sent.cp_forward + sent.cp_backward,
         sent.ep_forward + sent.ep_backward,
     )
-    return _Part(np.stack([forward, backward, work.wgrad]), np.stack(terms))
+    return Part(np.stack([forward, backward, work.wgrad]), np.stack(terms))
 
 
-def _on_rank(parts: dict[str, _Part], kind: dict[str, Column], dual: Column, field_name: str) -> Column:
+def _on_rank(parts: dict[str, Part], kind: dict[str, Column], dual: Column, field_name: str) -> Column:
     """Seconds of one micro-batch on a rank; a DualPipe rank gives each of its two stages half of the micro-batches."""
     share = 1.0 - 0.5 * dual
-    total: Column = np.zeros(1)
+    first, *_ = (getattr(part, field_name) for part in parts.values())
+    total: Column = np.zeros_like(first)
     for name, part in parts.items():
-        total = total + (kind[name] + kind[f"mirror_{name}"]) * share * getattr(part, field_name)
+        count = kind[name] + kind[f"mirror_{name}"]
+        if count.any():
+            total = total + count * share * getattr(part, field_name)
     return total
-
-
-def _state_traffic(problem: Problem, layouts: Layouts, stage: dict[str, Column]) -> tuple[traffic.DataTraffic, Column]:
-    """Data-parallel traffic and optimizer seconds of a rank that holds these layers and ends."""
-    tp, ep, etp = (getattr(layouts, axis).astype(np.float64) for axis in ("tp", "ep", "etp"))
-    held = {name: stage[name] + stage[f"mirror_{name}"] for name in OWN}
-    parameters = stage_parameters(problem.model, held, tp, ep, etp)
-    sent = traffic.data_parallel(problem, layouts, parameters.dense, parameters.expert)
-    return sent, compute.optimizer_seconds(problem, layouts, parameters.dense, parameters.expert)

@@ -98,16 +98,25 @@ class Layouts:
         return len(self.tp)
 
 
-def gather(tree: T, rows: Column) -> T:
-    """A column, or a dataclass, dict or tuple of columns, at these places of its last axis."""
+def gather(tree: T, rows: Column | slice) -> T:
+    """A column, or a dataclass, dict or tuple of columns, at these places of its last axis; a slice gives views."""
     if isinstance(tree, np.ndarray):
-        return tree.take(rows, axis=-1)  # type: ignore[return-value]
+        return tree[..., rows] if isinstance(rows, slice) else tree.take(rows, axis=-1)  # type: ignore[return-value]
     if isinstance(tree, tuple):
         return tuple(gather(part, rows) for part in tree)  # type: ignore[return-value]
     if isinstance(tree, dict):
         return {name: gather(part, rows) for name, part in tree.items()}  # type: ignore[return-value]
     parts = {part.name: gather(getattr(tree, part.name), rows) for part in fields(tree)}  # type: ignore[arg-type]
     return type(tree)(**parts)
+
+
+def joined(trees: Sequence[T]) -> T:
+    """Dataclasses of columns, one after the other along the last axis."""
+    parts = {
+        part.name: np.concatenate([getattr(tree, part.name) for tree in trees], axis=-1)
+        for part in fields(trees[0])  # type: ignore[arg-type]
+    }
+    return type(trees[0])(**parts)
 
 
 AXES: tuple[str, ...] = tuple(field.name for field in fields(Layouts))

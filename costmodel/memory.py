@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -72,7 +73,7 @@ def memory(problem: Problem, layouts: Layouts, stages: StageTable) -> Memory:
     the first backward pass starts: recomputed layer, head (last stage) and buffers. A term is a sum of costs
     that the layout fixes, each times a quantity of the stage (`_quantities`).
     """
-    _, terms = _worst(problem, layouts, stages)
+    _, terms = _worst(problem, layouts, stages.heaviest())
     return Memory(
         **terms,
         fragmentation=fragmentation(problem, allocated(terms)),
@@ -82,6 +83,7 @@ def memory(problem: Problem, layouts: Layouts, stages: StageTable) -> Memory:
 
 def neediest(problem: Problem, layouts: Layouts, stages: StageTable) -> dict[str, Column]:
     """The columns of the stage that `memory` speaks of: the one that needs most, the earliest of equals."""
+    stages = stages.heaviest()
     worst, _ = _worst(problem, layouts, stages)
     rows = stages.rows(layouts)
     return {name: values[rows, worst] for name, values in stages.columns.items()}
@@ -212,6 +214,7 @@ def _rank(problem: Problem, layouts: Layouts, pipeline: Layouts) -> _Rank:
     )
 
 
+@lru_cache(maxsize=256)
 def _quantities(model: Model, stages: StageTable) -> dict[str, Column]:
     """What a stage holds that costs are per unit of, shape (splits, kinds): both stages of a DualPipe rank, and
     `own` and `mirror` apart, whose micro-batches in flight differ."""

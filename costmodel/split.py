@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import accumulate, pairwise
 
@@ -107,7 +107,7 @@ def fill_layers(model: Model, stages: int) -> tuple[int, ...]:
     return tuple(after - before for before, after in pairwise([*ends, model.layers]))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class StageTable:
     """The kinds of pipeline stage of each split, as arrays of shape (splits, kinds).
 
@@ -146,8 +146,20 @@ class StageTable:
         """Kinds of the split that has most of them."""
         return int(self.columns["rank"].shape[1])
 
+    def heaviest(self) -> StageTable:
+        """Of each split the kinds of stage that no earlier one outweighs, which holds as much of everything, and as
+        many micro-batches in flight: the stage that needs most memory is one of these. All of them where a rank holds
+        two stages, or where contents beyond OWN take the place of others."""
+        return self if self.extras else _heaviest(self)
+
+    def at(self, split: int) -> StageTable:
+        """One split alone, whose row is that of any layout."""
+        return _at(self, split)
+
     def rows(self, layouts: Layouts) -> Column:
-        """Index of each row's split."""
+        """Index of each row's split; of one split, one index for all rows."""
+        if len(self.columns["rank"]) == 1:
+            return np.zeros(1, dtype=np.int64)
         return self.places(layouts.pp, layouts.vpp, is_dual(layouts))
 
     def places(self, pp: Column, vpp: Column, dual: Column) -> Column:
@@ -180,6 +192,25 @@ class StageTable:
     def kind(self, number: int, rows: Column) -> dict[str, Column]:
         """Columns of one kind of stage, gathered for the rows that `rows()` gave."""
         return {name: values[rows, number] for name, values in self.columns.items()}
+
+
+@lru_cache(maxsize=256)
+def _heaviest(stages: StageTable) -> StageTable:
+    held, there = np.stack([stages.columns[name] for name in OWN]), stages.columns["count"] > 0
+    alone = np.all([stages.columns[f"mirror_{name}"] == 0 for name in OWN], axis=(0, 2))
+    outweighs = (held[:, :, :, None] >= held[:, :, None]).all(axis=0) & there[:, :, None] & alone[:, None, None]
+    earlier = np.arange(stages.kinds)[:, None] < np.arange(stages.kinds)
+    kept = there & ~(outweighs & earlier).any(axis=1)
+    order = np.argsort(~kept, axis=1, kind="stable")[:, : kept.sum(axis=1).max()]
+    columns = {name: np.take_along_axis(values, order, axis=1) for name, values in stages.columns.items()}
+    columns["count"] = columns["count"] * np.take_along_axis(kept, order, axis=1)
+    return replace(stages, columns=columns)
+
+
+@lru_cache(maxsize=1024)
+def _at(stages: StageTable, split: int) -> StageTable:
+    kinds = np.flatnonzero(stages.columns["count"][split])
+    return replace(stages, columns={name: values[split : split + 1, kinds] for name, values in stages.columns.items()})
 
 
 def split_table(

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from costmodel.estimate import Estimate, estimate, mfu, throughput
+from costmodel.estimate import Estimate, estimate, mfu, seconds_of, throughput
 from costmodel.layouts import Column, Layouts
 from costmodel.problem import Problem
 from search.expansion import Block, Expansion, Product, Table
 from search.pareto import Frontier, Points, Sieve, concatenate
 from search.rules import skeleton_rules
 from search.rules_memory import memory_rule
-from search.scoring import Costs, Scorer, headroom, most_that_fits, step_time
+from search.scoring import Costs, Scorer, headroom, most_that_fits
 from search.skeletons import Skeletons, enumerate_skeletons
 from search.space import SearchSpace
 
@@ -200,11 +200,12 @@ class Work:
         if block is None or self.stages is None:
             return tally
         scorer = Scorer(self.problem, self.stages, block)
-        rows = np.arange(len(block))
         if self.bounds:
-            rows = rows[self._matters(tally, scorer.least())]
-            tally.bounded += block.size(np.arange(len(block))) - block.size(rows)
-        for product in block.products(rows):
+            whole, matters = block.size, self._matters(tally, scorer.least())
+            scorer = scorer.take(np.flatnonzero(matters))
+            block = scorer.block
+            tally.bounded += whole - block.size
+        for product in block.products():
             self._score_product(tally, block, product, scorer.costs(product), stop)
         return tally
 
@@ -252,7 +253,7 @@ class Work:
         near = slice(None) if self.keep_all else tally.sieve.may_enter(busy, free)
         busy, free = busy[near], free[near]
         if len(busy):
-            share = mfu(self.problem, throughput(self.problem, step_time(self.problem, busy)))
+            share = mfu(self.problem, throughput(self.problem, seconds_of(self.problem, busy)))
             points = Points(share, free, block.layouts(product, *(places[near] for places in np.nonzero(wanted))))
             tally.frontier.add(points)
             tally.sieve = tally.sieve.plus(busy, free)

@@ -8,7 +8,8 @@ product: its passes and pipelines, its shards, and the recompute sets.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from math import prod
 
 import numpy as np
@@ -65,6 +66,8 @@ class Block:
                skeleton axes are
     pipelines  vpp and schedule; of a row those from `first` on, `pipelined` of them
     shards     zero_stage and dp_shard; of a row those from `first_shard` on, `sharded` of them
+
+    Rows of a split that have as many pipelines and as many shards are neighbours.
     """
 
     rows: Table
@@ -75,22 +78,37 @@ class Block:
     sharded: Column
     shards: Table
 
-    def products(self, wanted: Column) -> Iterator[Product]:
-        """The rows at these places; those that have as many pipelines and as many shards lie in one product, up to a
-        size."""
-        alike = (self.pipelined * (int(self.sharded.max()) + 1) + self.sharded)[wanted]
-        for kind in np.unique(alike):
-            rows = wanted[alike == kind]
-            v, z = int(self.pipelined[rows[0]]), int(self.sharded[rows[0]])
-            size = max(1, CHUNK // max(v, z))
-            for part in np.array_split(rows, -(-len(rows) // size)):
+    def products(self) -> Iterator[Product]:
+        """The rows of each split that have as many pipelines and as many shards, up to a size."""
+        start, count = stretches(_key(self.rows["split"], self.pipelined, self.sharded))
+        for first, rows in zip(start.tolist(), count.tolist(), strict=True):
+            v, z = int(self.pipelined[first]), int(self.sharded[first])
+            pieces = -(-rows * max(v, z) // CHUNK)
+            ends = [first + rows * piece // pieces for piece in range(pieces + 1)]
+            for part in (np.arange(*pair) for pair in pairwise(ends)):
                 chosen = self.first[part] + np.arange(v)[:, None]
-                pipelines = {name: column[chosen] for name, column in self.pipelines.items()}
+                pipelines = {name: column.take(chosen) for name, column in self.pipelines.items()}
                 yield Product(part, pipelines, self.first_shard[part] + np.arange(z)[:, None])
 
-    def size(self, rows: Column) -> int:
-        """Layouts of the rows at these places."""
-        return int((self.pipelined * self.sharded)[rows].sum())
+    def take(self, rows: Column) -> Block:
+        """Some of the rows."""
+        return replace(
+            self,
+            rows={name: column[rows] for name, column in self.rows.items()},
+            first=self.first[rows],
+            pipelined=self.pipelined[rows],
+            first_shard=self.first_shard[rows],
+            sharded=self.sharded[rows],
+        )
+
+    def sorted(self) -> Block:
+        """The same, rows that make a product beside each other."""
+        return self.take(np.argsort(_key(self.rows["split"], self.pipelined, self.sharded), kind="stable"))
+
+    @property
+    def size(self) -> int:
+        """Layouts."""
+        return int((self.pipelined * self.sharded).sum())
 
     def __len__(self) -> int:
         """Rows."""
@@ -216,13 +234,11 @@ def _block(passes: Table, shards: Table, recompute: Sequence[int], splits: Stage
     """Passes that differ in vpp and schedule alone, but not in the split, become one row for each recompute set."""
     passes = passes | {"dual": (passes["schedule"] == DUALPIPE).astype(np.int64)}
     passes["split"] = splits.places(passes["pp"], passes["vpp"], passes["dual"])
-    key = passes["skeleton"]
-    for name in ("sequence_parallel", "split", "micro_batch"):
-        key = key * (int(passes[name].max()) + 1) + passes[name]
+    key = _key(*(passes[name] for name in ("skeleton", "sequence_parallel", "split", "micro_batch")))
     order = np.argsort(key, kind="stable")
     passes = {name: column[order] for name, column in passes.items()}
-    first, pipelined = _runs(key[order])
-    start, held = _runs(shards["skeleton"])
+    first, pipelined = stretches(key[order])
+    start, held = stretches(shards["skeleton"])
     place = np.full(int(passes["skeleton"].max()) + 1, -1)
     place[shards["skeleton"][start]] = np.arange(len(start))
     owner = place[passes["skeleton"][first]]
@@ -231,7 +247,7 @@ def _block(passes: Table, shards: Table, recompute: Sequence[int], splits: Stage
         return None
     rows = {name: column[first[runs]] for name, column in passes.items() if name not in PIPELINE_AXES}
     rows["split_vpp"] = passes["vpp"][first[runs]]
-    return Block(
+    block = Block(
         rows=rows | {"recompute": np.tile(np.array(recompute, dtype=np.int64), len(runs) // len(recompute))},
         first=first[runs],
         pipelined=pipelined[runs],
@@ -240,9 +256,18 @@ def _block(passes: Table, shards: Table, recompute: Sequence[int], splits: Stage
         sharded=held[owner[runs]],
         shards={name: shards[name] for name in STATE_AXES},
     )
+    return block.sorted()
 
 
-def _runs(key: Column) -> tuple[Column, Column]:
+def _key(*columns: Column) -> Column:
+    """One number for each combination of columns of integers from 0 up, in their order."""
+    key, *rest = columns
+    for column in rest:
+        key = key * (int(column.max()) + 1) + column
+    return key
+
+
+def stretches(key: Column) -> tuple[Column, Column]:
     """Where each run of equal values starts, and how long it is."""
     start = np.flatnonzero(np.concatenate([[True], key[1:] != key[:-1]]))
     return start, np.diff(np.append(start, len(key)))

@@ -7,18 +7,20 @@ that of `estimate` bit for bit, as the sums are the same.
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass
 from functools import reduce
 from operator import add
 
 import numpy as np
 
-from costmodel.estimate import overhead, passes_of, spend, synchronisation
-from costmodel.layouts import Column, Layouts, gather
+from costmodel.estimate import LAYER_AXES, Passes, parts_of, passes_of, spend
+from costmodel.layouts import Column, Layouts, gather, joined
 from costmodel.memory import RESIDENT, WORKING, fragmentation, outside, resident, working
 from costmodel.problem import Problem
 from costmodel.split import StageTable
-from search.expansion import DUALPIPE, Block, Product
+from costmodel.synchronise import synchronisation
+from search.expansion import DUALPIPE, Block, Product, stretches
 from search.rules_memory import memory_rule
 from search.space import SKELETON_AXES
 
@@ -67,12 +69,6 @@ class Costs:
         return Costs(own, shared, held, at_work)
 
 
-def step_time(problem: Problem, busy: Column) -> Column:
-    """Seconds of a step that is busy so long; never falls where `busy` rises."""
-    seconds: Column = busy + overhead(problem, busy)
-    return seconds
-
-
 def headroom(problem: Problem, need: Column) -> Column:
     """Usable memory minus memory where the allocator hands out `need`; never rises where `need` does."""
     free: Column = problem.cluster.gpu.usable_memory - (need + fragmentation(problem, need) + outside(problem))
@@ -101,9 +97,20 @@ class Scorer:
         axes = (*SKELETON_AXES, "sequence_parallel", "micro_batch", "recompute")
         layouts = {name: block.rows[name] for name in axes} | {"schedule": DUALPIPE * block.rows["dual"]}
         self.layouts = Layouts.partial(layouts | {"vpp": block.rows["split_vpp"]})
-        self.passes = passes_of(problem, self.layouts, stages)
-        self.kinds = stages.present(self.layouts)
+        self.heaviest, self.split = stages.heaviest(), stages.rows(self.layouts)
+        self.passes = self._passes()
         self._states()
+
+    def _passes(self) -> Passes:
+        """Split by split, as the stages of one hold the same whatever the row."""
+        first, at = self.layouts.distinct(LAYER_AXES)
+        few = self.layouts.take(first).only(LAYER_AXES)
+        parts = {name: part.whole() for name, part in parts_of(self.problem, few, self.stages.extras).items()}
+        found = []
+        for start, count in zip(*stretches(self.split), strict=True):
+            rows, stages = slice(start, start + count), self.stages.at(int(self.split[start]))
+            found.append(passes_of(self.problem, self.layouts.take(rows), stages, gather(parts, at[rows])))
+        return joined(found)
 
     def _states(self) -> None:
         """Synchronisation and states, for every shard of each skeleton and stage that is slowest for some row."""
@@ -119,10 +126,21 @@ class Scorer:
         axes |= {"vpp": rows["split_vpp"][owner]}
         layouts = Layouts.partial(axes | {name: column[shard] for name, column in self.block.shards.items()})
         self.sync = synchronisation(self.problem, layouts, self.stages, slowest[owner])
-        held = resident(self.problem, layouts, self.stages, self.kinds)
+        held = resident(self.problem, layouts, self.heaviest, self.heaviest.present(layouts))
         self.held = [reduce(add, (terms[name] for name in RESIDENT)) for terms in held]
         self.shift = start[group] - self.block.first_shard
         """from a row's shards in the block to those of its group"""
+
+    def take(self, rows: Column) -> Scorer:
+        """The same for some of the block's rows."""
+        some = copy(self)
+        some.block, some.layouts, some.passes = (
+            self.block.take(rows),
+            self.layouts.take(rows),
+            gather(self.passes, rows),
+        )
+        some.split, some.shift = self.split[rows], self.shift[rows]
+        return some
 
     def least(self) -> Costs:
         """A bound for each row of the block, in shapes (1, N): the passes and the states alone."""
@@ -130,19 +148,21 @@ class Scorer:
         start = np.cumsum(self.block.sharded) - self.block.sharded
         shards = every + np.arange(len(every)) - np.repeat(start, self.block.sharded)
         held = [np.minimum.reduceat(part.take(shards), start)[None] for part in self.held]
-        own, nothing = reduce(add, self.passes.terms)[None], np.zeros((1, len(start)))
+        own, nothing = self.passes.work[None], np.zeros((1, len(start)))
         return Costs(own=own, shared=nothing, held=held, at_work=[nothing] * len(held))
 
     def costs(self, product: Product) -> Costs:
         """The costs of a product of the block."""
-        layouts, passes = self.layouts.take(product.rows), gather(self.passes, product.rows)
+        rows = slice(product.rows[0], product.rows[-1] + 1)
+        layouts, passes = self.layouts.take(rows), gather(self.passes, rows)
         pipeline = Layouts.partial({"pp": layouts.pp, **product.pipelines})
-        work = working(self.problem, layouts, pipeline, self.stages, self.kinds)
-        shards = product.shards + self.shift[product.rows]
+        stages = self.heaviest.at(int(self.split[rows.start]))
+        work = working(self.problem, layouts, pipeline, stages, range(stages.kinds))
+        shards = product.shards + self.shift[rows]
         spent = spend(self.problem, layouts, pipeline, passes, gather(self.sync, shards))
         return Costs(
             own=spent.own,
             shared=spent.shared,
-            held=[part.take(shards) for part in self.held],
+            held=[part.take(shards) for part in self.held[: stages.kinds]],
             at_work=[reduce(add, (terms[name] for name in WORKING)) for terms in work],
         )

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from costmodel.estimate import estimate, mfu, throughput
+from costmodel.estimate import estimate, mfu, seconds_of, throughput
 from costmodel.layouts import Layouts
 from costmodel.problem import Problem
 from hardware.errors import InputError
@@ -13,7 +13,7 @@ from search.expansion import Block, Expansion
 from search.rule import Rule
 from search.rules import skeleton_rules
 from search.rules_memory import memory_rule
-from search.scoring import Scorer, headroom, most_that_fits, step_time
+from search.scoring import Scorer, headroom, most_that_fits
 from search.skeletons import enumerate_skeletons
 from search.space import load_space
 from tests.strategies import problem, problems
@@ -31,9 +31,9 @@ def check(case: Problem, block: Block) -> int:
     """Every layout's step time and headroom equal those of the plain path, bit for bit; how many there are."""
     scorer = Scorer(case, case.split(np.unique(block.rows["pp"]).tolist()), block)
     seen = 0
-    for product in block.products(np.arange(len(block))):
+    for product in block.products():
         costs = scorer.costs(product)
-        seconds, free = step_time(case, costs.busy()), headroom(case, costs.need())
+        seconds, free = seconds_of(case, costs.busy()), headroom(case, costs.need())
         plain = estimate(case, block.layouts(product, *(place.ravel() for place in np.indices(seconds.shape))))
         assert seconds.ravel().tolist() == plain.step_time.tolist()
         assert free.ravel().tolist() == plain.memory_headroom.tolist()
@@ -88,7 +88,7 @@ def test_rounding_keeps_the_order_of_what_takes_longer_or_needs_more(
     case: Problem, busy: list[float], need: list[float]
 ) -> None:
     near = [np.nextafter(value, np.inf) for value in (busy[0], need[0])]
-    seconds = step_time(case, np.sort([*busy, near[0]]))
+    seconds = seconds_of(case, np.sort([*busy, near[0]]))
     assert np.all(np.diff(seconds) >= 0.0)
     assert np.all(np.diff(mfu(case, throughput(case, seconds[seconds > 0.0]))) <= 0.0)
     assert np.all(np.diff(headroom(case, np.sort([*need, near[1]]))) <= 0.0)
