@@ -25,12 +25,11 @@ from search.options import (
     add_search,
     add_validate,
     add_why,
-    as_typed,
-    command_line,
     show_examples,
 )
 from search.sweep.options import add_sweep
 from search.terminal import Signals, open_streams, progress, say, signals
+from search.typed import as_typed, command_line
 from search.version import VERSION
 
 if TYPE_CHECKING:

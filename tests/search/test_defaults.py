@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from search import cli
-from search.options import command_line
+from search.typed import command_line
 from tests.commands import Outcome
 
 SEARCH = ("search", "llama-3.1-8b", "dgx-h100", "--gpus", "8", "--tp", "8")
