@@ -158,7 +158,7 @@ def _search(arguments: Namespace) -> int:
         ask = command_line("why", vars(arguments))
         why = [table.nothing_fits(result), *defaults.said(settings), f"what to change says: {ask}"]
         raise InfeasibleError("\n".join(why))
-    failed = _failure(lambda: _write(outputs, result, inputs(arguments) | {"settings": settings}))
+    failed = _failure(lambda: _write(outputs, result, inputs(arguments) | {"settings": settings, "warnings": doubts}))
     if arguments.json:
         print(json.dumps(told | _json(result), indent=2))
     else:

@@ -56,7 +56,7 @@ function fewestCard(answer) {
   const name = `${machine(answer)}: in ${format("d", D.max_days).replace(" d", D.max_days === 1 ? " day" : " days")}`;
   if (answer.gpus === null && answer.gpus_low === null) return [name, "–", "no size of this sweep"];
   return [name, answer.gpus === null ? "–" : `${count(answer.gpus)} GPUs`,
-    `fewest in time; ${size(answer.gpus_low, "none")} to ${size(answer.gpus_high, "more than any size of this sweep")} at the ends of the interval`];
+    `fewest in time; ${size(answer.gpus_low, "none")} to ${size(answer.gpus_high, "more than any size of this sweep")} at the ends of the interval${answer.smallest ? "; no smaller size was swept" : ""}`];
 }
 
 function money(values) {

@@ -14,6 +14,7 @@ from hardware.cluster import Cluster
 from hardware.errors import InputError
 from hardware.gpu import Gpu
 from hardware.provenance import Provenance
+from search.defaults import said
 from search.version import VERSION
 
 Json = dict[str, Any]
@@ -29,6 +30,8 @@ GONE = "cannot be read any more"
 def inputs(told: Mapping[str, Any]) -> Json:
     """What was asked for, and by which versions."""
     given = dict(told["inputs"]) | dict(told.get("workload", {}))
+    if settings := given.pop("settings", None):
+        given["defaults"] = " ".join(" ".join(said(settings)).split()).removeprefix("defaults: ")
     rows = [[name.replace("_", " "), _text(value)] for name, value in given.items() if value not in (None, [], {})]
     rows += [[f"version of {name}", text] for name, text in told["versions"].items()]
     return {"name": "Inputs", "rows": [*rows, ["version that made this page", VERSION]]}

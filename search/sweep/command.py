@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from argparse import Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
 from hardware.errors import InfeasibleError, InputError
+from search import grounds
 from search.engine import cores
 from search.files import output_path, whole
 from search.inputs import WORK, check_experts
@@ -30,7 +31,7 @@ def sweep(arguments: Namespace) -> int:
     Raises InputError for what cannot be meant, InfeasibleError if nothing fits anywhere.
     """
     request = _request(arguments)
-    output = output_path(arguments.output, [*arguments.model, *arguments.cluster, arguments.profile])
+    output = output_path(arguments.output, [*arguments.model, *arguments.cluster, arguments.profile, arguments.space])
     asked = machines(request)
     check_experts([machine.model for machine in asked], arguments)
     asked = _one_margin(asked)
@@ -44,9 +45,11 @@ def sweep(arguments: Namespace) -> int:
             to_parquet(file, rows, _provenance(arguments, units, found))
     say(f"wrote {output}: {len(rows):,} rows of {len(units):,} searches")
     if arguments.json:
-        print(json.dumps(_json(arguments, rows, found), indent=2))
+        print(json.dumps({"warnings": _doubts(units)} | _json(arguments, rows, found), indent=2))
     else:
         print("\n".join(tell.report(arguments, rows, found)))
+    for doubt in _doubts(units):
+        say(doubt)
     if not any(map(fits, rows)):
         raise InfeasibleError("no layout on any machine and size fits and keeps the limits; the table has the reasons")
     return 0
@@ -144,13 +147,19 @@ def _answers(
 def _provenance(arguments: Namespace, units: Sequence[Unit], found: answers.Answers) -> dict[str, Any]:
     """What the file keeps of the question and the answers: nothing of how, how fast or where it was run."""
     how = ("given", "run", "threads", "workers", "dask", "resume", "output", "json")
+    given = {name: value for name, value in vars(arguments).items() if name not in how}
     return {
-        "inputs": {name: value for name, value in vars(arguments).items() if name not in how},
+        "inputs": given | {"warnings": _doubts(units)},
         "answers": _plain(found),
         "sha256": {"units": [unit.key for unit in units]},
         "versions": {"meshscout": VERSION},
         "rows": "sweep",
     }
+
+
+def _doubts(units: Sequence[Unit]) -> list[str]:
+    """One line for each profile and GPU whose rates no run is behind."""
+    return list(dict.fromkeys(doubt for unit in units if unit.problem for doubt in grounds.doubts(unit.problem)))
 
 
 def _plain(found: answers.Answers) -> dict[str, Any]:
@@ -160,12 +169,19 @@ def _plain(found: answers.Answers) -> dict[str, Any]:
             {"machine": list(it.machine), "gpus": it.row["gpus"], "gain": it.gain, "met": it.met} for it in knees
         ],
         "fewest": [
-            {"machine": list(it.machine), "gpus": it.gpus, "gpus_low": it.low, "gpus_high": it.high} for it in quick
+            {
+                "machine": list(it.machine),
+                "gpus": it.gpus,
+                "gpus_low": it.low,
+                "gpus_high": it.high,
+                "smallest": it.smallest,
+            }
+            for it in quick
         ],
     }
 
 
-def _json(arguments: Namespace, rows: Sequence[Row], found: answers.Answers) -> Mapping[str, Any]:
+def _json(arguments: Namespace, rows: Sequence[Row], found: answers.Answers) -> dict[str, Any]:
     return {
         "rows": len(rows),
         "memory_margin": arguments.memory_margin,

@@ -226,6 +226,7 @@ def test_the_answer_in_time_and_its_limit(browser, pages: Path) -> None:  # type
         assert head == f"{answer['machine'][1]}: in 20 days"
         assert size == f"{answer['gpus']} GPUs"
         assert f"{answer['gpus_low']} to {answer['gpus_high'] or 'more than any'}" in note
+        assert ("no smaller size was swept" in note) is answer["smallest"]
     assert texts(page, "text.ruled") == ["limit: 20 days"]
     knees = texts(page, "section li:not(.legend li)")
     assert [text.split(" GPUs")[0] for text in knees] == [f"{it['machine'][1]}: {it['gpus']}" for it in told["knees"]]

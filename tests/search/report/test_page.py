@@ -100,6 +100,22 @@ def test_figures_stand_beside_their_sources_and_say_what_replaced_them(run: Call
     assert all(row[1] for name, row in gpu.items() if not name.startswith("gemm"))
 
 
+def test_the_page_tells_what_the_command_told(run: Callable[..., Outcome]) -> None:
+    """Doubts about the rates, the margin of a sweep, that no smaller size was swept, the defaults of a search."""
+    job = ("llama-3.1-8b", "mi300x-8", "--profile", "torchtitan", "--gpus", "8", "--tp", "1")
+    swept = run("sweep", *job, "--tokens", "1T", "--max-days", "900")
+    assert run("search", *job).code == swept.code == 0
+    (doubt,) = [line for line in swept.err.splitlines() if "no run" in line]
+    for file in ("sweep.parquet", "frontier.parquet"):
+        told = dict(data(page(file))["sources"][0]["rows"])  # type: ignore[index]
+        assert told["warnings"] == doubt.removeprefix("meshscout: ")
+    assert "global-batch 512, " in told["defaults"]
+    found = data(page("sweep.parquet"))
+    assert dict(found["sources"][0]["rows"])["memory margin"] == "0.5"  # type: ignore[index]
+    assert [it["smallest"] for it in found["fewest"]] == [True]  # type: ignore[attr-defined]
+    assert "no smaller size was swept" in swept.out
+
+
 def test_a_size_that_fits_at_one_batch_is_not_told_as_failing(run: Callable[..., Outcome]) -> None:
     batches = ("--global-batch", "8:16", "--tokens", "1T", "--tp", "1", "--pp", "1", "--cp", "1")
     assert run("sweep", "llama-3.1-8b", "dgx-h100", "--gpus", "12,16", *batches, "-o", "s.parquet").code == 0
