@@ -1,19 +1,26 @@
-"""The command line: parse, call, print; what is heavy is imported when a command needs it."""
+"""The command line: what was typed -> the command, its signals and its exit code."""
 
 from __future__ import annotations
 
-import json
 import os
 import sys
-from argparse import Namespace
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 from hardware.errors import InfeasibleError, InputError
-from search.files import output_path, whole, write_text
+from search.commands import (
+    DONE,
+    INFEASIBLE,
+    run_calibrate,
+    run_explain,
+    run_list,
+    run_plan,
+    run_report,
+    run_search,
+    run_sweep,
+    run_validate,
+    run_why,
+)
 from search.help import COMMANDS, help_text
 from search.options import (
     Parser,
@@ -28,18 +35,13 @@ from search.options import (
     show_examples,
 )
 from search.sweep.options import add_sweep
-from search.terminal import Signals, open_streams, progress, say, signals
-from search.typed import as_typed, command_line
+from search.terminal import Signals, open_streams, say, signals
+from search.typed import as_typed
 from search.version import VERSION
 
-if TYPE_CHECKING:
-    from search.engine import SearchResult
-    from search.inputs import Chosen
-
-OTHER_FORMATS = (".csv", ".tsv", ".json", ".jsonl", ".txt", ".xlsx", ".html", ".toml", ".yaml")
-DONE, FAULT, USAGE, INFEASIBLE, STOPPED = 0, 1, 2, 3, 128
+FAULT, USAGE, STOPPED = 1, 2, 128
 MODULES = {
-    "_search": (
+    "run_search": (
         "search.defaults",
         "search.engine",
         "search.explain",
@@ -47,13 +49,13 @@ MODULES = {
         "search.inputs",
         "search.table",
     ),
-    "_explain": ("search.balance", "search.explain", "search.inputs", "search.narrative"),
-    "_why": ("search.inputs", "search.table", "search.why"),
-    "_plan": ("search.inputs", "search.plan", "search.table"),
-    "_sweep": ("search.sweep.command",),
-    "_report": ("search.report.page",),
-    "_validate": ("search.measured",),
-    "_calibrate": ("search.calibrated",),
+    "run_explain": ("search.balance", "search.explain", "search.inputs", "search.narrative"),
+    "run_why": ("search.inputs", "search.table", "search.why"),
+    "run_plan": ("search.inputs", "search.plan", "search.table"),
+    "run_sweep": ("search.sweep.command",),
+    "run_report": ("search.report.page",),
+    "run_validate": ("search.measured",),
+    "run_calibrate": ("search.calibrated",),
 }
 """What is heavy in a command: loaded before it starts, as a signal must not meet a module that is half loaded."""
 
@@ -108,15 +110,15 @@ def _parser(only: str | None = None) -> Parser:
     parser.add_argument("--version", action="version", version=f"meshscout {VERSION}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)
     for name, add, run in (
-        ("search", add_search, _search),
-        ("explain", add_explain, _explain),
-        ("why", add_why, _why),
-        ("plan", add_plan, _plan),
-        ("sweep", add_sweep, _sweep),
-        ("report", add_report, _report),
-        ("validate", add_validate, _validate),
-        ("calibrate", add_calibrate, _calibrate),
-        ("list", add_list, _list),
+        ("search", add_search, run_search),
+        ("explain", add_explain, run_explain),
+        ("why", add_why, run_why),
+        ("plan", add_plan, run_plan),
+        ("sweep", add_sweep, run_sweep),
+        ("report", add_report, run_report),
+        ("validate", add_validate, run_validate),
+        ("calibrate", add_calibrate, run_calibrate),
+        ("list", add_list, run_list),
     ):
         if only in COMMANDS and only != name:
             continue
@@ -125,267 +127,3 @@ def _parser(only: str | None = None) -> Parser:
         show_examples(command, name)
         command.set_defaults(run=run)
     return parser
-
-
-def _search(arguments: Namespace) -> int:
-    from search import defaults, grounds, table
-    from search.engine import search
-    from search.explain import problem_json
-    from search.inputs import inputs, read_problem, read_space
-
-    outputs = _outputs(arguments)
-    problem = read_problem(arguments)
-    space = read_space(arguments, problem)
-    settings, doubts = defaults.settings(arguments, problem), grounds.doubts(problem)
-    with progress() as show:
-        result = search(
-            problem,
-            space,
-            threads=arguments.threads,
-            keep_all=len(outputs) > 1,
-            bounds=not arguments.no_bounds,
-            progress=show,
-        )
-    if arguments.balance and result.estimate is not None:
-        from search.balance import balance_frontier
-
-        with progress("layouts balanced") as show:
-            result = balance_frontier(result, arguments.top, show)
-    told = {"problem": problem_json(problem), "inputs": settings, "warnings": doubts}
-    if result.estimate is None:
-        if arguments.json:
-            print(json.dumps(told | _json(result), indent=2))
-        ask = command_line("why", vars(arguments))
-        why = [table.nothing_fits(result), *defaults.said(settings), f"what to change says: {ask}"]
-        raise InfeasibleError("\n".join(why))
-    failed = _failure(lambda: _write(outputs, result, inputs(arguments) | {"settings": settings, "warnings": doubts}))
-    if arguments.json:
-        print(json.dumps(told | _json(result), indent=2))
-    else:
-        print(table.report(result, arguments.top, _blocks(), defaults.said(settings)))
-    for doubt in doubts:
-        say(doubt)
-    if failed is not None:
-        raise failed
-    return DONE
-
-
-def _json(result: SearchResult) -> dict[str, object]:
-    """What a search came to, as `search --json` has it; an empty frontier where nothing is feasible."""
-    from search.frontier import rows_of
-
-    cost = result.estimate
-    return {
-        "space": asdict(result.account),
-        "solver": asdict(result.solver),
-        "frontier": [] if cost is None else rows_of(result.problem, result.frontier, cost, result.balanced),
-        "seconds": dict(result.seconds),
-    }
-
-
-def _failure(write: Callable[[], None]) -> InputError | None:
-    """What kept files from being written, such as a full disk: to be raised once the results are printed."""
-    try:
-        write()
-    except InputError as error:
-        return error
-    return None
-
-
-def _outputs(arguments: Namespace) -> list[Path]:
-    """The file of the frontier, and that of every feasible layout if it is wanted."""
-    read = (arguments.model, arguments.cluster, arguments.profile, arguments.space)
-    names = [name for name in (arguments.output, arguments.all) if name is not None]
-    paths = [output_path(name, read, OTHER_FORMATS) for name in names]
-    if len({path.resolve() for path in paths}) < len(paths):
-        raise InputError(f"{arguments.all}: --all and -o name the same file")
-    return paths
-
-
-def _write(outputs: Sequence[Path], result: SearchResult, given: Mapping[str, object]) -> None:
-    from search.frontier import to_parquet
-
-    done = ["replaced" if path.exists() else "wrote" for path in outputs]
-    with whole(*outputs) as files:
-        for file, every in zip(files, (False, True), strict=False):
-            to_parquet(file, result, given, every=every)
-    for path, verb, count in zip(outputs, done, (len(result.frontier), result.account.feasible), strict=False):
-        say(f"{verb} {path}: {count:,} layouts")
-
-
-def _explain(arguments: Namespace) -> int:
-    _check_explain(arguments)
-    from search import narrative
-    from search.explain import explain, to_json
-    from search.inputs import stored_layout, typed_axes, typed_layout
-
-    stored = _is_file(arguments)
-    chosen = stored_layout(arguments.model, arguments.rank or 1) if stored else typed_layout(arguments)
-    found = explain(chosen.problem, chosen.layout, chosen.space, chosen.stages, place=chosen.place, among=chosen.among)
-    lines, more = _others(arguments, chosen)
-    if arguments.json:
-        print(json.dumps(to_json(found) | more, indent=2))
-    else:
-        stages = list(narrative.balanced(found)) if arguments.stages else []
-        alone = bool(lines or arguments.stages)
-        print("\n".join([*narrative.heading(found), *stages, *lines] if alone else narrative.explanation(found)))
-    for warning in found.warnings:
-        say(warning)
-    for rule, because in found.broken if arguments.json else ():
-        say(f"not feasible, {rule}: {because}")
-    if not (found.feasible or stored):
-        say(f"what to change says: {command_line('why', vars(arguments) | typed_axes(chosen))}")
-    return DONE if found.feasible else INFEASIBLE
-
-
-def _others(arguments: Namespace, chosen: Chosen) -> tuple[list[str], dict[str, object]]:
-    """The lines and the JSON about the layout that is set against the chosen one, and about its neighbours."""
-    from search import differences
-    from search.compare import compare, compare_alike, neighbours
-    from search.inputs import other_layout
-    from search.space import load_space
-
-    lines, more = list[str](), dict[str, object]()
-    problem, layout = chosen.problem, chosen.layout
-    space = load_space(problem, tp_across_domains=chosen.space.tp_across_domains)
-    if arguments.against is not None:
-        path = arguments.model if _is_file(arguments) else None
-        other = other_layout(chosen, arguments.against, path)
-        if isinstance(arguments.against, int):
-            it = compare(problem, layout, other.layout, space, (chosen.stages, other.stages))
-        else:
-            it = compare_alike(problem, layout, other.layout, space, chosen.stages)
-        lines += differences.against(it)
-        more["against"] = differences.to_json(it)
-    if arguments.neighbours:
-        found = neighbours(problem, layout, space, chosen.stages)
-        lines += differences.around(found)
-        more["neighbours"] = [{"change": name} | differences.to_json(it) for name, it in found]
-    return lines, more
-
-
-def _why(arguments: Namespace) -> int:
-    from search import table
-    from search.inputs import read_problem, read_space
-    from search.why import arguments_of, report, to_json, why
-
-    problem = read_problem(arguments)
-    found = why(problem, read_space(arguments, problem, strict=False), threads=arguments.threads)
-    print(json.dumps(to_json(found), indent=2) if arguments.json else "\n".join([table.title(problem), *report(found)]))
-    if not found.feasible:
-        say(f"no feasible layout: {', '.join(rule for rule, _ in found.core)}")
-    for fix in found.fixes[:1]:
-        say(f"the first change: {command_line('search', vars(arguments) | arguments_of(fix))}")
-    return DONE if found.feasible else INFEASIBLE
-
-
-def _plan(arguments: Namespace) -> int:
-    from search import table
-    from search.inputs import read_problem
-    from search.plan import plan, to_json
-    from search.space import load_space
-
-    problem = read_problem(arguments)
-    found = plan(problem, load_space(problem, arguments.space), threads=arguments.threads)
-    if arguments.json:
-        print(json.dumps(to_json(found), indent=2))
-    elif found.layout is not None or found.best is not None:
-        print("\n".join(table.decision(found, _blocks())))
-    if found.layout is None:
-        say(f"the decision process finds no layout: {found.choices[-1].because}")
-    if found.best is None:
-        say(f"no feasible layout; what to change says: {command_line('why', vars(arguments))}")
-    return DONE if found.layout is not None or found.best is not None else INFEASIBLE
-
-
-def _sweep(arguments: Namespace) -> int:
-    from search.sweep.command import sweep
-
-    return sweep(arguments)
-
-
-def _report(arguments: Namespace) -> int:
-    from search.report.page import page
-
-    output_path(arguments.output, [arguments.file])
-    write_text(arguments.output, page(arguments.file))
-    say(f"wrote {arguments.output}")
-    return DONE
-
-
-def _validate(arguments: Namespace) -> int:
-    from search import measured
-
-    if arguments.predictions is not None:
-        output_path(arguments.predictions, [arguments.runs, arguments.profile])
-    with progress("runs") as show:
-        score, found = measured.score(arguments.runs, arguments.trust, arguments.profile, show)
-    failed: InputError | None = None
-    if not found:
-        failed = InputError(f"{arguments.runs or 'the shipped runs'}: no row can be predicted")
-    elif arguments.predictions is not None:
-        failed = _failure(lambda: write_text(arguments.predictions, measured.predictions_csv(found)))
-        if failed is None:
-            say(f"wrote {arguments.predictions}: {len(found):,} predictions")
-    if arguments.json:
-        print(json.dumps(score, indent=2))
-    elif found:
-        print("\n".join(measured.report(score, found, arguments.trust)))
-    if failed is not None:
-        raise failed
-    return DONE
-
-
-def _calibrate(arguments: Namespace) -> int:
-    from search import calibrated
-
-    output_path(arguments.output, [arguments.runs, arguments.profile])
-    if arguments.unfitted:
-        text, said = calibrated.fitted_anew(arguments.runs, arguments.profile)
-    else:
-        with progress("fits") as show:
-            text, said = calibrated.fitted(arguments.runs, arguments.profile, show)
-    write_text(arguments.output, text)
-    print("\n".join(said))
-    say(f"wrote {arguments.output}; use it with --profile {arguments.output}")
-    return DONE
-
-
-def _check_explain(arguments: Namespace) -> None:
-    """FILE --rank K stands alone; everything else needs a model, a cluster and the number of GPUs."""
-    if not _is_file(arguments):
-        names = {"MODEL": arguments.model, "CLUSTER": arguments.cluster, "--gpus": arguments.gpus}
-        missing = [name for name, value in names.items() if value is None]
-        if missing:
-            raise InputError(f"explain: the following arguments are required: {', '.join(missing)}")
-        return
-    usual = vars(_parser("explain").parse_args(["explain"]))
-    given = [name for name, value in vars(arguments).items() if value != usual[name] and name != "given"]
-    more = [name.replace("_", "-") for name in given if name not in EITHER]
-    if arguments.model is None or more:
-        raise InputError(
-            f"explain FILE [--rank K] takes all from the file; drop {', '.join(more)}"
-            if more
-            else "explain: --rank K needs the frontier FILE"
-        )
-
-
-EITHER = ("model", "rank", "json", "stages", "against", "neighbours")
-"""Arguments of `explain` that go with a file, too."""
-
-
-def _is_file(arguments: Namespace) -> bool:
-    """Whether `explain` is asked about a row of a file that search wrote; its first row if none is named."""
-    return arguments.rank is not None or (arguments.cluster is None and str(arguments.model).endswith(".parquet"))
-
-
-def _list(arguments: Namespace) -> int:
-    from search.listing import print_list
-
-    print_list(arguments.kind, *arguments.names, as_json=arguments.json)
-    return DONE
-
-
-def _blocks() -> str:
-    """The full and the empty cell of a bar, in what stdout can show."""
-    return "█░" if (sys.stdout.encoding or "").lower().startswith("utf") else "#."
