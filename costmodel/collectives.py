@@ -1,13 +1,15 @@
 """One collective: bytes, group and link level -> seconds.
 
-A group of `size` ranks that lie `stride` apart in the rank order (TP innermost, then CP, DP, PP outermost) has
-`min(size, domain / stride)` members in each link domain. A ring crosses a domain's border once per NIC of those
+A group of `size` ranks that lie `stride` apart in the order of the ranks has `min(size, domain / stride)` members in
+each link domain (`Runs` where they do not all lie as far apart). A ring crosses a domain's border once per NIC of those
 members, so a group with one member a node sees one NIC and a group that holds all 8 GPUs of each node sees 8; an
 all-to-all cannot pool NICs, each rank sends through its own. Ranks fill domains in order, so a group that fits a domain
 lies inside of it where groups of its size divide the domain.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -19,8 +21,29 @@ VOLUMES = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "all_to_
 """Bytes on the wire per byte of the full tensor and (n - 1)/n (nccl-tests, PERFORMANCE.md)."""
 
 
-def members(level: Level, size: Column, stride: Column) -> Column:
-    """Ranks of a group inside one domain of a link level (at least 1, at most `size`).
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """Groups made of runs of `length` ranks, a stride apart; the next run lies `gap` times as far on as the next rank
+    would. `length` divides the size of the group."""
+
+    length: Column
+    gap: Column
+
+
+def members(level: Level, size: Column, stride: Column, runs: Runs | None = None) -> Column:
+    """Ranks of a group inside one domain of a link level (at least 1, at most `size`); without `runs` all are `stride`
+    apart.
+    """
+    if runs is None:
+        return _members(level, size, stride)
+    length, apart = runs.length, stride * runs.length * runs.gap
+    one = _members(level, length, stride)
+    inside: Column = np.where(one < length, one, length * _members(level, size / length, apart))
+    return inside
+
+
+def _members(level: Level, size: Column, stride: Column) -> Column:
+    """Ranks inside one domain of a group whose ranks are `stride` apart.
 
     Ranks fill domains in order: of groups that fit but do not divide a domain some lie across its border, in parts of
     the greatest common divisor at least (groups of 16 on 72 GPUs: 8 and 8), and a step waits for these.
@@ -40,8 +63,9 @@ def leaves_node(cluster: Cluster, size: Column) -> Column:
 
 
 def collective(
-    cluster: Cluster, op: str, volume: Column, size: Column, stride: Column, *, network: float = 1.0
-) -> Column:
+    cluster: Cluster, op: str, volume: Column, size: Column, stride: Column, *,
+    network: float = 1.0, runs: Runs | None = None,
+) -> Column:  # fmt: skip
     """Seconds of one collective; `volume` is the full tensor in bytes, all arguments float64 columns.
 
     At each link level t = max(latency, volume * q / busbw) with q = 2(n-1)/n for all-reduce and (n-1)/n else; the
@@ -49,14 +73,14 @@ def collective(
     one takes no time.
     """
     first, ring = cluster.levels[0], op != "all_to_all"
-    inside = members(first, size, stride)
+    inside = members(first, size, stride, runs)
     share = VOLUMES[op] * (size - 1.0) / size
     sent = volume * share if ring else volume * (inside - 1.0) / size
     tensor = volume if ring else volume * inside / size
     seconds = (inside > 1.0) * _link_seconds(first, op, sent, tensor, np.maximum(inside, 2.0), 1.0)
     domains = np.maximum(np.ceil(size / inside), 2.0)
     for inner, level in zip(cluster.levels[:-1], cluster.levels[1:], strict=True):
-        below = members(inner, size, stride)
+        below = members(inner, size, stride, runs)
         sent = volume * share / inside if ring else volume * (size - below) / size
         tensor = volume / inside if ring else volume
         here = _link_seconds(level, op, sent, tensor, domains, network)

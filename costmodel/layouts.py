@@ -15,15 +15,19 @@ _ABSENT: Any = None
 
 SCHEDULES: tuple[str, ...] = ("1f1b", "interleaved", "zero-bubble", "dualpipe")
 """Pipeline schedules by code; the `schedule` column holds the index."""
+RANK_ORDERS: tuple[str, ...] = ("tp-cp-dp-pp", "tp-cp-pp-dp")
+"""How ranks fill the machine, from the inside out, by code: Megatron-Core's default and its --use-tp-pp-dp-mapping."""
+CODED: dict[str, tuple[str, ...]] = {"schedule": SCHEDULES, "rank_order": RANK_ORDERS}
+"""The axes whose columns hold an index into names that are the same for all profiles."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layouts:
     """N layouts as equal-length int64 columns, one field an axis, in the order in which ties are broken.
 
-    `recompute` holds an index into `Profile.recompute`, `schedule` one into `SCHEDULES`, `sequence_parallel`
-    0 or 1. `dp` counts data-parallel ranks without context parallelism: tp * pp * cp * dp is the world size.
-    `dp_shard` is the number of ranks over which ZeRO shards (it divides dp * cp).
+    `recompute` holds an index into `Profile.recompute`, `schedule` one into `SCHEDULES`, `rank_order` one into
+    `RANK_ORDERS`, `sequence_parallel` is 0 or 1. `dp` counts data-parallel ranks without context parallelism:
+    tp * pp * cp * dp is the world size. `dp_shard` is the number of ranks over which ZeRO shards (it divides dp * cp).
     """
 
     tp: Column
@@ -39,6 +43,7 @@ class Layouts:
     recompute: Column
     sequence_parallel: Column
     schedule: Column
+    rank_order: Column
 
     @classmethod
     def from_columns(cls, columns: Mapping[str, Any]) -> Layouts:
@@ -58,6 +63,7 @@ class Layouts:
             "recompute": 0,
             "sequence_parallel": 0,
             "schedule": 0,
+            "rank_order": 0,
         }
         values |= axes
         if "dp_shard" not in axes:
@@ -120,6 +126,11 @@ def joined(trees: Sequence[T]) -> T:
 
 
 AXES: tuple[str, ...] = tuple(field.name for field in fields(Layouts))
+
+
+def stages_inside(layouts: Layouts) -> Column:
+    """1 where the ranks of a pipeline lie nearer to each other than those of data parallelism, else 0."""
+    return np.asarray(layouts.rank_order == RANK_ORDERS.index("tp-cp-pp-dp"), dtype=np.int64)
 
 
 def shard_groups(layouts: Layouts) -> tuple[Column, Column]:

@@ -62,6 +62,7 @@ class Job:
     recompute: int
     sequence_parallel: int
     schedule: int
+    rank_order: int
 
     @classmethod
     def of(cls, problem: Problem, layout: Layouts) -> Job:

@@ -23,8 +23,6 @@ FLOPS_CONVENTIONS: tuple[str, ...] = ("causal", "full", "6n")
 MATURITY = 0.2
 """Years of software in which half of the speed-up up to the newest release is gained."""
 MFU_PEAKS: tuple[str, ...] = ("bf16", "precision")
-RANK_ORDERS: tuple[str, ...] = ("tp-cp-dp-pp", "tp-cp-pp-dp")
-"""How ranks fill the machine, from the inside out; Megatron-LM's default, and its --use-tp-pp-dp-mapping."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +37,7 @@ class Workload:
     that tensor parallelism is asynchronous; `plain_dispatch` that tokens go to experts by an all-to-all that knows no
     nodes; `fp8_scaling` is what has a scale of its own, a tensor or a row;
     `headroom` is memory of a GPU in bytes that a layout must leave free; `memory_margin` is the probability with which
-    a layout must fit (0.5: its predicted memory must). `rank_order` is the order in which ranks fill the machine.
+    a layout must fit (0.5: its predicted memory must).
     Raises InputError with the numbers when a value is out of range.
     """
 
@@ -61,7 +59,6 @@ class Workload:
     flops_convention: str = "causal"
     mfu_peak: str = "bf16"
     headroom: float = 0.0
-    rank_order: str = RANK_ORDERS[0]
 
     def __post_init__(self) -> None:
         for name in ("gpus", "seq_len", "global_batch"):
@@ -75,7 +72,6 @@ class Workload:
             ("fp8_scaling", FP8_SCALINGS),
             ("flops_convention", FLOPS_CONVENTIONS),
             ("mfu_peak", MFU_PEAKS),
-            ("rank_order", RANK_ORDERS),
         ):
             if getattr(self, name) not in known:
                 raise InputError(f"{name} {getattr(self, name)!r} is unknown; known: {', '.join(known)}")
@@ -148,11 +144,6 @@ class Problem:
     def amounts(self) -> dict[str, float]:
         """GPUs, parameters and tokens of a sequence: how large the job is."""
         return {"gpus": self.workload.gpus, "parameters": params.total(self.model), "seq_len": self.workload.seq_len}
-
-    @property
-    def stages_inside(self) -> bool:
-        """Whether the ranks of a pipeline lie nearer to each other than those of data parallelism."""
-        return self.workload.rank_order == "tp-cp-pp-dp"
 
     @property
     def links(self) -> Cluster:

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-from costmodel.layouts import SCHEDULES
+from costmodel.layouts import RANK_ORDERS, SCHEDULES
 from costmodel.range import Range, read_ranges
 from costmodel.rates import Interval, MemoryRates, TimeRates
 from hardware.catalog import gpu_names, load_gpu
@@ -86,6 +86,8 @@ class Profile:
     default_zero_stage: int
     schedules: tuple[str, ...]
     default_schedule: str
+    rank_orders: tuple[str, ...]
+    """orders of the ranks that it launches, the default first"""
     recompute: tuple[RecomputeSet, ...]
     selective: str
     default_recompute: str
@@ -244,6 +246,7 @@ def _read(table: Table, base: Profile | None, name: str) -> Profile:
     stage = getattr(base, "default_zero_stage", None)
     values["default_zero_stage"] = table.integer("default_zero_stage", stage, 0, maximum=3)
     values["schedules"] = table.texts("schedules", getattr(base, "schedules", None))
+    values["rank_orders"] = table.texts("rank_orders", getattr(base, "rank_orders", RANK_ORDERS[:1]))
     values["recompute"] = _recompute(table, base)
     values["time"] = _rates(table.optional_table("time"), TimeRates, base.time if base else None, table)
     values["memory"] = _rates(table.optional_table("memory"), MemoryRates, base.memory if base else None, table)
@@ -256,7 +259,9 @@ def _read(table: Table, base: Profile | None, name: str) -> Profile:
     values["provenance"] = {**(_inherited(base.provenance, f"profile {base.name}") if base else {}), **said}
     values["ranges"] = _ranges(table, base)
     profile = Profile(**values)
-    for key, known in (("schedules", SCHEDULES), ("fp8_recipe", ("fp8", "fp8_block"))):
+    for key, known in (
+        ("schedules", SCHEDULES), ("rank_orders", RANK_ORDERS), ("fp8_recipe", ("fp8", "fp8_block")),
+    ):  # fmt: skip
         given = getattr(profile, key)
         for value in given if isinstance(given, tuple) else (given,):
             if value not in known:

@@ -12,7 +12,7 @@ from costmodel.layouts import Column, Layouts, gather
 from costmodel.problem import Problem
 from costmodel.split import OWN, StageTable
 
-STATE_AXES = ("tp", "pp", "cp", "dp", "dp_shard", "ep", "etp", "zero_stage")
+STATE_AXES = ("tp", "pp", "cp", "dp", "dp_shard", "ep", "etp", "zero_stage", "rank_order")
 """Axes that a stage's data-parallel traffic and optimizer step depend on, beside the stage itself."""
 
 

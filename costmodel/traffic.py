@@ -1,6 +1,6 @@
 """What tensor, context, expert, pipeline and data parallelism send: bytes, group, exposed seconds.
 
-Ranks are laid TP innermost, then CP, DP, PP outermost, or PP before DP (`Workload.rank_order`); expert parallelism has
+Ranks are laid TP innermost, then CP, DP, PP outermost, or PP before DP (`Layouts.rank_order`); expert parallelism has
 its own grid on the same ranks: ETP innermost, then EP, then expert data parallelism.
 """
 
@@ -10,10 +10,10 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from costmodel.collectives import collective, leaves_node, members, point_to_point
+from costmodel.collectives import Runs, collective, leaves_node, members, point_to_point
 from costmodel.compute import DENSE_AXES, WORK_AXES, Work, whole_layer_again
 from costmodel.gemms import Shape
-from costmodel.layouts import Column, Layouts, shard_groups
+from costmodel.layouts import Column, Layouts, shard_groups, stages_inside
 from costmodel.problem import DTYPE_BYTES, Problem
 from costmodel.schedule import is_dual
 
@@ -200,7 +200,8 @@ def pipeline_send(problem: Problem, layouts: Layouts) -> Column:
     Sequence parallelism has split them; without it Megatron scatters and gathers them (2104.04473, section 4.1).
     """
     shape = Shape.of(problem, layouts)
-    stride = shape.tp * shape.cp * (1.0 if problem.stages_inside else layouts.dp.astype(np.float64))
+    between = np.where(stages_inside(layouts) == 1, 1.0, layouts.dp.astype(np.float64))
+    stride = shape.tp * shape.cp * between
     volume = ACTIVATION * shape.tokens * problem.model.hidden / shape.tp
     pp = layouts.pp.astype(np.float64)
     return point_to_point(problem.links, volume, pp, stride, network=network_share(problem))
@@ -227,38 +228,55 @@ def data_parallel(problem: Problem, layouts: Layouts, dense: Column, expert: Col
     twice and reduce-scatters gradients for every micro-batch (three volumes, ZeRO 1910.02054). Where states are
     sharded over fewer ranks than hold copies (HSDP), the shards are all-reduced over the replicas.
     """
-    tp = layouts.tp.astype(np.float64)
-    copies = (layouts.dp * layouts.cp).astype(np.float64)
-    groups = (layouts.ep * layouts.etp).astype(np.float64)
-    experts = np.maximum(copies * tp / groups, 1.0)
+    tp, cp, etp = (getattr(layouts, axis).astype(np.float64) for axis in ("tp", "cp", "etp"))
+    copies, groups = layouts.dp * cp, layouts.ep * etp
     shard, expert_shard = shard_groups(layouts)
-    between = layouts.pp.astype(np.float64) if problem.stages_inside else 1.0
-    parts = [(dense, copies, shard, tp * between)]
+    gap = np.where(stages_inside(layouts) == 1, layouts.pp.astype(np.float64), 1.0)
+    parts = [_Held(dense, copies, shard, tp, np.where(gap > 1.0, cp, 1.0), gap)]
     if problem.model.is_moe:
-        parts.append((expert, experts, expert_shard, groups * between))
+        experts = np.maximum(copies * tp / groups, 1.0)
+        parts.append(_Held(expert, experts, expert_shard, groups, np.ones_like(tp), gap))
     zero = np.zeros_like(tp)
     total = DataTraffic(zero, zero, zero, zero)
     for part in parts:
-        one = _states_traffic(problem, layouts.zero_stage, *part)
+        one = _states_traffic(problem, layouts.zero_stage, part)
         total = DataTraffic(*(getattr(total, f.name) + getattr(one, f.name) for f in fields(DataTraffic)))
     return total
 
 
-def _states_traffic(
-    problem: Problem, stage: Column, parameters: Column, copies: Column, shard: Column, stride: Column
-) -> DataTraffic:
-    """Traffic of one kind of parameters: `copies` ranks hold them, `shard` of these share the states."""
-    network = network_share(problem)
-    gradient = DTYPE_BYTES[problem.workload.grad_dtype] * parameters
-    weight = ACTIVATION * parameters
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """One kind of parameters: `copies` ranks hold them, `shard` of these share the states. They lie `stride` apart in
+    runs of `beside` (those of context parallelism), with `gap` stages between the runs."""
 
-    def run(op: str, volume: Column, size: Column, apart: Column) -> Column:
-        return collective(problem.links, op, volume, size, apart, network=network)
+    parameters: Column
+    copies: Column
+    shard: Column
+    stride: Column
+    beside: Column
+    gap: Column
 
-    replicas, apart = copies / shard, stride * shard
-    plain = run("all_reduce", gradient, copies, stride)
-    scatter = run("reduce_scatter", gradient, shard, stride) + run("all_reduce", gradient / shard, replicas, apart)
-    gather = run("all_gather", weight, shard, stride)
+    def runs(self, size: Column, step: Column) -> Runs:
+        """Of a group of `size` that takes every `step`-th of the ranks."""
+        length = np.maximum(np.floor(self.beside / step), 1.0)
+        whole = np.gcd(length.astype(np.int64), np.rint(size).astype(np.int64))
+        return Runs(whole.astype(np.float64), self.gap)
+
+
+def _states_traffic(problem: Problem, stage: Column, held: _Held) -> DataTraffic:
+    """Traffic of one kind of parameters."""
+    network, shard, copies = network_share(problem), held.shard, held.copies
+    gradient = DTYPE_BYTES[problem.workload.grad_dtype] * held.parameters
+    weight = ACTIVATION * held.parameters
+    one, replicas = np.ones_like(shard), copies / shard
+
+    def run(op: str, volume: Column, size: Column, step: Column) -> Column:
+        runs = held.runs(size, step)
+        return collective(problem.links, op, volume, size, held.stride * step, network=network, runs=runs)
+
+    plain = run("all_reduce", gradient, copies, one)
+    scatter = run("reduce_scatter", gradient, shard, one) + run("all_reduce", gradient / shard, replicas, shard)
+    gather = run("all_gather", weight, shard, one)
     sharded, third = 1.0 * (stage >= 1), 1.0 * (stage == 3)
     each = third if problem.profile.gradients_in_step else 1.0 * (stage >= 2)
     return DataTraffic(

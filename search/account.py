@@ -36,6 +36,8 @@ DEMANDS = {
     "micro_batch": "the global batch divides by dp x micro-batch",
     "micro_batches": "as many micro-batches as the schedule needs",
     "fp8_tokens": "fp8 tokens are a multiple of 16",
+    "rank_order": "one order of the ranks where both are the same layout",
+    "expert_order": "experts over tp x cp ranks where pp lies before dp",
     "zero_with_pp": "a ZeRO stage that the profile runs with pp",
     "shard_group": "dp_shard divides dp x cp and shards something",
     "expert_span": "expert groups of whole tp x cp groups",

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from costmodel.estimate import Estimate, estimate, passes_of
-from costmodel.layouts import SCHEDULES, Column, Layouts
+from costmodel.layouts import CODED, SCHEDULES, Column, Layouts
 from costmodel.memory import neediest
 from costmodel.problem import Problem
 from hardware.errors import InputError
@@ -126,8 +126,8 @@ def neighbours(
 ) -> list[tuple[str, Comparison]]:
     """The layouts one step along one axis, as ("tp 8 -> 4", comparison), the fastest first, those that cannot be last.
 
-    A step is the next value below or above that the problem allows, any other recompute set or schedule; DP takes up
-    the rest. Where the stages of the layout are `given`, those of its neighbours are balanced, too.
+    A step is the next value below or above that the problem allows, any other recompute set, schedule or order of the
+    ranks; DP takes up the rest. Where the stages of the layout are `given`, those of its neighbours are balanced, too.
     """
     found = []
     for axis, value in _steps(problem, layout):
@@ -136,15 +136,15 @@ def neighbours(
         except InputError:
             continue
         it = compare_alike(problem, layout, other, space, given)
-        if any(rule == "schedule" for rule, _ in it.broken):
-            continue  # virtual stages and the interleaved schedule go together: two axes
+        if any(rule in ("schedule", "rank_order") for rule, _ in it.broken):
+            continue  # virtual stages and the interleaved schedule go together, two axes; or it is the same layout
         found.append((f"{axis} {shown(problem, axis, layout.row(0)[axis])} -> {shown(problem, axis, value)}", it))
     return sorted(found, key=lambda pair: (bool(pair[1].broken), pair[1].slower))
 
 
 def shown(problem: Problem, axis: str, value: int) -> str:
     """A value of an axis as it is typed."""
-    names = {"recompute": [choice.name for choice in problem.profile.recompute], "schedule": list(SCHEDULES)}
+    names = {**CODED, "recompute": tuple(choice.name for choice in problem.profile.recompute)}
     return names[axis][value] if axis in names else str(value)
 
 
@@ -155,7 +155,7 @@ def _steps(problem: Problem, layout: Layouts) -> Iterator[tuple[str, int]]:
         values = [value for value in possible[axis] if value != row[axis]]
         if axis == "dp":
             continue
-        if axis in ("recompute", "schedule"):
+        if axis in ("recompute", *CODED):
             yield from ((axis, value) for value in values)
             continue
         below, above = [n for n in values if n < row[axis]], [n for n in values if n > row[axis]]

@@ -24,7 +24,7 @@ from search.space import ALL_RANKS, INNER_AXES, SKELETON_AXES, SearchSpace
 CHUNK = 65_536
 """Rows of a flat table at most, and about the elements of the largest column of a product."""
 PIPELINE_AXES = ("vpp", "schedule")
-PASS_AXES = ("sequence_parallel", "schedule", "vpp", "micro_batch")
+PASS_AXES = ("sequence_parallel", "schedule", "vpp", "micro_batch", "rank_order")
 STATE_AXES = ("zero_stage", "dp_shard")
 EXPANSION = (*PASS_AXES, *STATE_AXES, "recompute")
 """Inner axes in the order in which skeletons are crossed with them."""
@@ -61,9 +61,9 @@ class Product:
 class Block:
     """What the rules leave of some skeletons, as the factors of a product for each row.
 
-    rows       the skeleton axes, sequence_parallel, micro_batch, recompute, `dual` (DualPipe or not), `split` (equal
-               where the layers of the stages are), `split_vpp` (a vpp of that split) and `skeleton`, equal where all
-               skeleton axes are
+    rows       the skeleton axes, rank_order, sequence_parallel, micro_batch, recompute, `dual` (DualPipe or not),
+               `split` (equal where the layers of the stages are), `split_vpp` (a vpp of that split) and `skeleton`,
+               equal where all skeleton axes are
     pipelines  vpp and schedule; of a row those from `first` on, `pipelined` of them
     shards     zero_stage and dp_shard; of a row those from `first_shard` on, `sharded` of them
 
@@ -234,7 +234,7 @@ def _block(passes: Table, shards: Table, recompute: Sequence[int], splits: Stage
     """Passes that differ in vpp and schedule alone, but not in the split, become one row for each recompute set."""
     passes = passes | {"dual": (passes["schedule"] == DUALPIPE).astype(np.int64)}
     passes["split"] = splits.places(passes["pp"], passes["vpp"], passes["dual"])
-    key = _key(*(passes[name] for name in ("skeleton", "sequence_parallel", "split", "micro_batch")))
+    key = _key(*(passes[name] for name in ("skeleton", "rank_order", "sequence_parallel", "split", "micro_batch")))
     order = np.argsort(key, kind="stable")
     passes = {name: column[order] for name, column in passes.items()}
     first, pipelined = stretches(key[order])

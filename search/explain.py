@@ -9,7 +9,7 @@ from costmodel import params
 from costmodel.basis import Basis, basis
 from costmodel.estimate import Estimate, estimate
 from costmodel.interval import Bounds, bounds, uncovered
-from costmodel.layouts import SCHEDULES, Column, Layouts
+from costmodel.layouts import CODED, Column, Layouts
 from costmodel.problem import Problem
 from search import grounds
 from search.assignment import Assignment, Balanced, closed_form, layout_string, recomputed
@@ -177,7 +177,7 @@ def layout_json(problem: Problem, layout: Layouts) -> dict[str, object]:
     return row | {
         "recompute": problem.profile.recompute[row["recompute"]].name,
         "sequence_parallel": bool(row["sequence_parallel"]),
-        "schedule": SCHEDULES[row["schedule"]],
+        **{axis: names[row[axis]] for axis, names in CODED.items()},
     }
 
 

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from costmodel.estimate import Estimate, Time, estimate
 from costmodel.interval import Bounds, bounds
-from costmodel.layouts import SCHEDULES, Layouts
+from costmodel.layouts import CODED, Layouts
 from costmodel.memory import Memory
 from costmodel.problem import Problem
 from costmodel.profile import Profile
@@ -29,7 +29,7 @@ from search.files import whole
 from search.stage_rows import stage_columns
 from search.version import VERSION
 
-SCHEMA_VERSION = "1"
+SCHEMA_VERSION = "2"
 KEY = "meshscout"
 
 _LAYOUT = {
@@ -47,6 +47,7 @@ _LAYOUT = {
     "recompute": "set of modules recomputed in the backward pass, as the profile names it",
     "sequence_parallel": "whether norms and residuals are split over the tensor-parallel group",
     "schedule": "pipeline schedule",
+    "rank_order": "order in which ranks fill the machine, from the inside out",
     "precision": "number format of the matrix multiplications",
     "layers_per_stage": "transformer layers on each pipeline stage",
     "recompute_layers_per_stage": "layers of each stage that are computed again, in whole or in part",
@@ -55,7 +56,7 @@ _LAYOUT = {
     "balance_gain": "step time that stages balanced by CP-SAT save against the closed-form split; 0 if not balanced",
 }
 _LISTS = ("layers_per_stage", "recompute_layers_per_stage")
-_TEXTS = ("recompute", "schedule", "precision", "recompute_per_stage", "pipeline_layout")
+_TEXTS = ("recompute", "schedule", "rank_order", "precision", "recompute_per_stage", "pipeline_layout")
 _TYPES = {"sequence_parallel": pa.bool_(), "calibrated": pa.bool_(), "balance_gain": pa.float64()}
 _TYPES |= dict.fromkeys(_TEXTS, pa.string())
 _TYPES |= dict.fromkeys(_LISTS, pa.list_(pa.field("item", pa.int32(), nullable=False)))
@@ -133,7 +134,7 @@ def columns_of(
     columns: dict[str, Any] = {"rank": np.arange(first, first + len(layouts))}
     columns |= {axis.name: getattr(layouts, axis.name) for axis in fields(Layouts)}
     columns["recompute"] = [recompute[code] for code in layouts.recompute]
-    columns["schedule"] = [SCHEDULES[code] for code in layouts.schedule]
+    columns |= {axis: [names[code] for code in getattr(layouts, axis)] for axis, names in CODED.items()}
     columns["sequence_parallel"] = layouts.sequence_parallel == 1
     columns["precision"] = [problem.workload.precision] * len(layouts)
     columns |= stage_columns(problem, layouts, balanced)
@@ -279,7 +280,7 @@ def read_frontier(path: str | os.PathLike[str], kinds: Sequence[str] = ("frontie
     if found is None:
         raise InputError(f"{name}: not written by meshscout search")
     if found != SCHEMA_VERSION:
-        raise InputError(f"{name}: schema version {found}, this version reads {SCHEMA_VERSION}")
+        raise InputError(f"{name}: schema version {found}, this version reads {SCHEMA_VERSION}; write it again")
     kind = metadata.get(f"{KEY}.kind", "frontier")
     if kind not in kinds:
         raise InputError(f"{name}: written by meshscout {kind}, not by search")
@@ -304,7 +305,7 @@ def axes_of(row: Mapping[str, Any], profile: Profile) -> dict[str, int]:
     """A stored row's axes as the numbers of `Layouts`. Raises InputError for a recompute set the profile lacks."""
     axes = {axis.name: row[axis.name] for axis in fields(Layouts)}
     axes["recompute"] = profile.recompute_code(row["recompute"])
-    axes["schedule"] = SCHEDULES.index(row["schedule"])
+    axes |= {axis: names.index(row[axis]) for axis, names in CODED.items()}
     for name, value in axes.items():
         if int(value) != value:
             raise InputError(f"column {name} holds {value!r}, expected an integer")

@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from costmodel.interval import default_margin
-from costmodel.layouts import SCHEDULES, Layouts
+from costmodel.layouts import CODED, Layouts
 from costmodel.model import Model, load_model, model_names
 from costmodel.problem import Problem, Workload, default_global_batch
 from costmodel.profile import Profile, load_profile
 from hardware.catalog import load_cluster
 from hardware.cluster import Cluster
 from hardware.errors import InputError
-from search.fitting import data_degree, usual_etp, usual_schedule
+from search.fitting import data_degree, usual_etp, usual_order, usual_schedule
 from search.options import COLUMNS
 from search.space import SearchSpace, load_space
 from search.terminal import say
@@ -29,7 +29,7 @@ NAMES = ("model", "family", "cluster", "profile", "space", "any_domain")
 
 WORK = (
     "gpus", "seq_len", "global_batch", "precision", "grad_dtype", "moments_dtype", "expert_load", "routed_nodes",
-    "flops_convention", "mfu_peak", "headroom", "rank_order", "memory_margin",
+    "flops_convention", "mfu_peak", "headroom", "memory_margin",
 )  # fmt: skip
 """Fields of Workload that can be typed."""
 
@@ -121,6 +121,7 @@ def typed_layout(arguments: Namespace) -> Chosen:
     axes["dp"] = data_degree(problem, axes)
     axes.setdefault("sequence_parallel", int(tp > 1 and profile.sequence_parallel))
     axes.setdefault("schedule", usual_schedule(profile, pp, axes.get("vpp", 1)))
+    axes.setdefault("rank_order", usual_order(profile))
     axes.setdefault("etp", usual_etp(problem, tp, cp, axes.get("ep", 1)))
     axes.setdefault("zero_stage", _usual_stage(profile, pp))
     axes.setdefault("recompute", profile.recompute_code(profile.default_recompute))
@@ -132,7 +133,7 @@ def typed_axes(chosen: Chosen) -> dict[str, object]:
     row, profile = chosen.layout.row(0), chosen.problem.profile
     shown: dict[str, object] = row | {
         "recompute": profile.recompute[row["recompute"]].name,
-        "schedule": SCHEDULES[row["schedule"]],
+        **{axis: names[row[axis]] for axis, names in CODED.items()},
         "sequence_parallel": "true" if row["sequence_parallel"] else "false",
         "dp_shard": None if row["dp_shard"] == row["dp"] * row["cp"] else row["dp_shard"],
     }
@@ -223,10 +224,11 @@ def _typed_axes(arguments: Namespace, profile: Profile) -> dict[str, int]:
 def _code(profile: Profile, column: str, value: int | str) -> int:
     if column == "recompute":
         return profile.recompute_code(str(value))
-    if column == "schedule":
-        if value not in SCHEDULES:
-            raise InputError(f"unknown schedule {value!r}; known: {', '.join(SCHEDULES)}")
-        return SCHEDULES.index(str(value))
+    if column in CODED:
+        names = CODED[column]
+        if value not in names:
+            raise InputError(f"unknown {column} {value!r}; known: {', '.join(names)}")
+        return names.index(str(value))
     return int(value)
 
 

@@ -8,7 +8,7 @@ from itertools import groupby
 from textwrap import wrap
 
 from costmodel.interval import uncovered
-from costmodel.layouts import SCHEDULES
+from costmodel.layouts import CODED, RANK_ORDERS, SCHEDULES
 from hardware.units import format_bytes, format_decimal_bytes, format_seconds
 from search import grounds
 from search.assignment import Assignment, layout_string, recomputed
@@ -112,7 +112,7 @@ def _tags(it: Explanation, step: Step) -> dict[str, str]:
 def _summary(it: Explanation) -> Iterator[str]:
     """The layout, then its speed; a layout that does not fit has none."""
     cost, row = it.cost, it.layout.row(0)
-    degrees = [f"{axis} {value}" for axis, value in row.items() if axis not in ("recompute", "schedule")]
+    degrees = [f"{axis} {value}" for axis, value in row.items() if axis not in ("recompute", *CODED)]
     recompute = it.problem.profile.recompute[it.axis("recompute")].name
     said = ", ".join([*degrees, f"recompute {recompute}", SCHEDULES[it.axis("schedule")]]).replace("_", " ")
     yield from wrap(said, WIDTH, subsequent_indent="   ", break_on_hyphens=False)
@@ -156,14 +156,14 @@ def _sure(it: Explanation) -> Iterator[str]:
 
 
 def _ranks(it: Explanation) -> str:
-    """The links that each axis spans, and what another order of the ranks would change."""
+    """The links that each axis spans, and what the other order of the ranks would change."""
     said = order(it.problem, it.layout)
     if not it.fits or it.axis("pp") == 1 or it.axis("dp") == 1:
         return said
-    steps, own = orders(it.problem, it.layout, it.stages), it.problem.workload.rank_order
+    steps, own = orders(it.problem, it.layout, it.stages), RANK_ORDERS[it.axis("rank_order")]
     more = {name: seconds / steps[own] - 1.0 for name, seconds in steps.items() if name != own}
-    told = (f"{name} {f'step {share:+.1%}' if abs(share) >= 5e-4 else 'as fast'}" for name, share in more.items())
-    return f"{said}; order {own}, {', '.join(told)}"
+    told = [f"{name} {f'step {share:+.1%}' if abs(share) >= 5e-4 else 'as fast'}" for name, share in more.items()]
+    return "; ".join([said, ", ".join([f"order {own}", *told])])
 
 
 def _depths(count: int) -> str:

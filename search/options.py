@@ -31,6 +31,10 @@ AXES: dict[str, tuple[str, str]] = {
     ),
     "sequence-parallel": ("switch", "true or false: split norms and dropout over the TP ranks, too"),
     "schedule": ("name", "1f1b, interleaved, zero-bubble, dualpipe"),
+    "rank-order": (
+        "name",
+        "ranks from the inside out: tp-cp-dp-pp or tp-cp-pp-dp (Megatron-Core's --use-tp-pp-dp-mapping)",
+    ),
 }
 """The options of the axes, without their dashes: (kind of value, help)."""
 
@@ -212,8 +216,6 @@ def add_workload(parser: argparse.ArgumentParser, *, batch: Callable[[str], obje
         f"{covered}, else 0.5, as predicted"
     )
     add("memory-margin", "P", margin, _number)
-    ranks = "ranks from the inside out: tp-cp-dp-pp (default) or tp-cp-pp-dp (Megatron-LM's --use-tp-pp-dp-mapping)"
-    add("rank-order", "ORDER", ranks, default="tp-cp-dp-pp")
 
 
 EXAMPLES = {

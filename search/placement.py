@@ -6,18 +6,16 @@ ranks, ETP innermost, then EP.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
-from costmodel.collectives import members
+from costmodel.collectives import Runs, members
 from costmodel.estimate import estimate
-from costmodel.layouts import Column, Layouts
-from costmodel.problem import RANK_ORDERS, Problem
+from costmodel.layouts import RANK_ORDERS, Layouts, stages_inside
+from costmodel.problem import Problem
 from costmodel.split import StageTable
-
-WORTH = 0.005
-"""Share of a step's time from which another order of the ranks is worth a word."""
+from search.rules_shape import expert_order
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +43,12 @@ def spans(problem: Problem, layout: Layouts) -> dict[str, Span]:
     """The groups of the one row of `layout`, by axis: tp, cp, dp (with CP, which shares its states), pp, etp, ep."""
     row = layout.row(0)
     tp, cp, dp = row["tp"], row["cp"], row["dp"]
-    inside = problem.stages_inside
-    groups = {"tp": (tp, 1), "cp": (cp, tp), "dp": (dp * cp, tp * (row["pp"] if inside else 1))}
-    groups["pp"] = (row["pp"], tp * cp * (1 if inside else dp))
+    inside = bool(stages_inside(layout)[0])
+    groups = {"tp": (tp, 1), "cp": (cp, tp), "dp": (dp * cp, tp), "pp": (row["pp"], tp * cp * (1 if inside else dp))}
     if problem.model.is_moe:
         groups |= {"etp": (row["etp"], 1), "ep": (row["ep"], row["etp"])}
-    return {axis: _span(problem, axis, size, stride) for axis, (size, stride) in groups.items()}
+    runs = {"dp": Runs(np.array([float(cp)]), np.array([float(row["pp"])]))} if inside else {}
+    return {axis: _span(problem, axis, size, stride, runs.get(axis)) for axis, (size, stride) in groups.items()}
 
 
 def order(problem: Problem, layout: Layouts) -> str:
@@ -61,30 +59,19 @@ def order(problem: Problem, layout: Layouts) -> str:
 
 
 def orders(problem: Problem, layout: Layouts, stages: StageTable | None = None) -> dict[str, float]:
-    """Step time [s] of the one row of `layout` under each order of the ranks, the fastest first, the job's own of
-    equals; `stages` as in `estimate`."""
-    own = problem.workload.rank_order
-    found = {}
-    for name in sorted(RANK_ORDERS, key=lambda name: name != own):
-        other = replace(problem, workload=replace(problem.workload, rank_order=name))
-        found[name] = float(estimate(other, layout, stages).step_time[0])
+    """Step time [s] of the one row of `layout` under each order of the ranks that it can have, the fastest first, its
+    own of equals; `stages` as in `estimate`."""
+    row, found = layout.row(0), {}
+    fits, own = expert_order(problem), row["rank_order"]
+    for code in sorted(range(len(RANK_ORDERS)), key=lambda code: code != own):
+        other = row | {"rank_order": code}
+        if code == own or fits.ok(*(np.array(other[axis]) for axis in fits.columns)):
+            found[RANK_ORDERS[code]] = float(estimate(problem, Layouts.of(**other), stages).step_time[0])
     return dict(sorted(found.items(), key=lambda pair: pair[1]))
 
 
-def faster_order(problem: Problem, layouts: Layouts, step_time: Column) -> str:
-    """Which other order of the ranks makes some of these layouts faster than `step_time` [s], and by how much."""
-    for name in RANK_ORDERS:
-        other = replace(problem, workload=replace(problem.workload, rank_order=name))
-        gain = 1.0 - estimate(other, layouts).step_time / step_time
-        faster = int(np.count_nonzero(gain > WORTH))
-        if faster:
-            some = f"{faster:,} of the {len(layouts):,} layouts"
-            return f"--rank-order {name} makes {some} faster, by {float(gain.max()):.1%} at most"
-    return ""
-
-
-def _span(problem: Problem, axis: str, size: int, stride: int) -> Span:
-    levels = problem.links.levels
-    found = [int(members(level, np.array([float(size)]), np.array([float(stride)]))[0]) for level in levels]
+def _span(problem: Problem, axis: str, size: int, stride: int, runs: Runs | None) -> Span:
+    levels, group = problem.links.levels, (np.array([float(size)]), np.array([float(stride)]), runs)
+    found = [int(members(level, *group)[0]) for level in levels]
     level = next(level.name for level, inside in zip(levels, found, strict=True) if inside >= size)
     return Span(axis.upper(), size, stride, found[0], level)

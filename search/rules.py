@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from costmodel.layouts import SCHEDULES, Column
+from costmodel.layouts import RANK_ORDERS, SCHEDULES, Column
 from costmodel.problem import Problem
 from search import rules_shape as shape
+from search.fitting import usual_order
 from search.rule import Rule
 from search.rules_memory import memory_floor, memory_rule
 from search.space import SearchSpace, divisors
@@ -52,6 +53,8 @@ def inner_rules(problem: Problem, space: SearchSpace) -> tuple[Rule, ...]:
         _micro_batch(problem),
         _micro_batches(problem),
         shape.fp8_tokens(problem),
+        _rank_order(problem, space),
+        shape.expert_order(problem),
         _zero_with_pp(problem),
         _shard_group(problem),
         shape.expert_span(problem),
@@ -83,6 +86,23 @@ def _schedule() -> Rule:
         return f"dualpipe needs an even number of stages, and pp is {pp}"
 
     return Rule("schedule", ("pp", "vpp", "schedule"), ok, because)
+
+
+def _rank_order(problem: Problem, space: SearchSpace) -> Rule:
+    """One order of the ranks is left where all are the same layout: the default, or the first of the space."""
+    known, usual = space.axes["rank_order"], usual_order(problem.profile)
+    first = usual if usual in known else known[0]
+
+    def because(pp: int, dp: int, rank_order: int) -> str:
+        one = f"pp {pp}" if pp == 1 else f"dp {dp}"
+        return f"with {one}, {RANK_ORDERS[rank_order]} is the same layout as {RANK_ORDERS[first]}"
+
+    return Rule(
+        "rank_order",
+        ("pp", "dp", "rank_order"),
+        lambda pp, dp, rank_order: (rank_order == first) | ((pp > 1) & (dp > 1)),
+        because,
+    )
 
 
 def _virtual_stages(problem: Problem, space: SearchSpace) -> Rule:

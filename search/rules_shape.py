@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from costmodel.layouts import Column
+from costmodel.layouts import RANK_ORDERS, Column
 from costmodel.problem import Problem
 from search.rule import Rule
+
+INSIDE = RANK_ORDERS.index("tp-cp-pp-dp")
 
 # -- tensor and context parallelism
 
@@ -144,6 +146,25 @@ def expert_tp(problem: Problem) -> Rule:
         return f"profile {problem.profile.name} splits an expert over {choice}, not over etp {etp}"
 
     return Rule("expert_tp", ("tp", "ep", "etp"), ok, because)
+
+
+def expert_order(problem: Problem) -> Rule:
+    """Stages between data-parallel ranks go with experts that have as many data-parallel ranks as the rest.
+
+    Megatron-Core asserts it, as the ranks of a stage then are no neighbours beyond tp x cp (parallel_state.py).
+    """
+    bound = problem.model.is_moe
+
+    def ok(tp: Column, pp: Column, cp: Column, ep: Column, etp: Column, rank_order: Column) -> Column:
+        return np.asarray((rank_order != INSIDE) | (pp == 1) | (ep * etp == tp * cp) | (not bound))
+
+    def because(tp: int, pp: int, cp: int, ep: int, etp: int, rank_order: int) -> str:
+        return (
+            f"{RANK_ORDERS[rank_order]} needs experts over as many ranks as the rest of a layer: "
+            f"ep {ep} x etp {etp} = {ep * etp}, tp {tp} x cp {cp} = {tp * cp}"
+        )
+
+    return Rule("expert_order", ("tp", "pp", "cp", "ep", "etp", "rank_order"), ok, because)
 
 
 def expert_span(problem: Problem) -> Rule:

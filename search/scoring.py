@@ -15,7 +15,7 @@ from operator import add
 import numpy as np
 
 from costmodel.estimate import LAYER_AXES, Passes, parts_of, passes_of, spend
-from costmodel.layouts import Column, Layouts, gather, joined
+from costmodel.layouts import RANK_ORDERS, Column, Layouts, gather, joined
 from costmodel.memory import RESIDENT, WORKING, fragmentation, outside, resident, working
 from costmodel.problem import Problem
 from costmodel.split import StageTable
@@ -94,7 +94,7 @@ class Scorer:
 
     def __init__(self, problem: Problem, stages: StageTable, block: Block) -> None:
         self.problem, self.stages, self.block = problem, stages, block
-        axes = (*SKELETON_AXES, "sequence_parallel", "micro_batch", "recompute")
+        axes = (*SKELETON_AXES, "rank_order", "sequence_parallel", "micro_batch", "recompute")
         layouts = {name: block.rows[name] for name in axes} | {"schedule": DUALPIPE * block.rows["dual"]}
         self.layouts = Layouts.partial(layouts | {"vpp": block.rows["split_vpp"]})
         self.heaviest, self.split = stages.heaviest(), stages.rows(self.layouts)
@@ -113,17 +113,17 @@ class Scorer:
         return joined(found)
 
     def _states(self) -> None:
-        """Synchronisation and states, for every shard of each skeleton and stage that is slowest for some row."""
+        """Synchronisation and states, for every shard of each skeleton, rank order and stage that is slowest there."""
         rows, slowest = self.block.rows, self.passes.slowest
         key = rows["skeleton"] * (int(rows["split"].max()) + 1) + rows["split"]
-        key = key * self.stages.kinds + slowest
+        key = (key * self.stages.kinds + slowest) * len(RANK_ORDERS) + rows["rank_order"]
         _, first, group = np.unique(key, return_index=True, return_inverse=True)
         count = self.block.sharded[first]
         start = np.cumsum(count) - count
         owner = np.repeat(first, count)
         shard = np.arange(len(owner)) + np.repeat(self.block.first_shard[first] - start, count)
-        axes = {name: rows[name][owner] for name in SKELETON_AXES} | {"schedule": DUALPIPE * rows["dual"][owner]}
-        axes |= {"vpp": rows["split_vpp"][owner]}
+        axes = {name: rows[name][owner] for name in (*SKELETON_AXES, "rank_order")}
+        axes |= {"schedule": DUALPIPE * rows["dual"][owner], "vpp": rows["split_vpp"][owner]}
         layouts = Layouts.partial(axes | {name: column[shard] for name, column in self.block.shards.items()})
         self.sync = synchronisation(self.problem, layouts, self.stages, slowest[owner])
         held = resident(self.problem, layouts, self.heaviest, self.heaviest.present(layouts))

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from costmodel.layouts import AXES, SCHEDULES, Column
+from costmodel.layouts import AXES, CODED, RANK_ORDERS, SCHEDULES, Column
 from costmodel.problem import Problem
 from costmodel.profile import RecomputeSet
 from hardware.errors import InputError
@@ -33,14 +33,14 @@ _WORDS = {"dp_shard": ("all", "nodes", "divisors")} | dict.fromkeys(
     ("tp", "pp", "dp", "cp", "ep", "etp"), ("divisors",)
 )
 _WORDS |= {"micro_batch": ("divisors",)}
-_CODED = ("zero_stage", "recompute", "sequence_parallel", "schedule")
+_LISTED = ("zero_stage", "recompute", "sequence_parallel", *CODED)
 """Axes whose values a profile lists."""
-_WORDS |= dict.fromkeys(_CODED, ("profile",))
+_WORDS |= dict.fromkeys(_LISTED, ("profile",))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchSpace:
-    """Rising values of every axis (codes for recompute and schedule; ALL_RANKS in dp_shard for all of them).
+    """Rising values of every axis (codes where it has names; ALL_RANKS in dp_shard for all of them).
 
     `limits` are the axes that the user restricted, `tp_across_domains` lifts the rule that tensor-parallel groups
     stay within the fast links.
@@ -93,8 +93,8 @@ def load_space(
 ) -> SearchSpace:
     """The space of a shipped name or a TOML file for this problem, each axis in `limits` restricted to its values.
 
-    Limits take numbers, `all` for dp_shard, and names (or codes) for recompute and schedule. Without `strict` they may
-    hold degrees and sizes that the rules reject: for those who ask why.
+    Limits take numbers, `all` for dp_shard, and names (or codes) for recompute, schedule and rank_order. Without
+    `strict` they may hold degrees and sizes that the rules reject: for those who ask why.
     Raises InputError for an unknown space or axis, a value that no candidate of the problem can have (it names the
     nearest that can), one that the profile cannot launch, and, if `strict`, degrees that never multiply to the GPUs.
     """
@@ -153,6 +153,7 @@ def possible_values(problem: Problem) -> dict[str, tuple[int, ...]]:
         "recompute": recompute_codes(problem),
         "sequence_parallel": (0, 1) if profile.sequence_parallel else (0,),
         "schedule": tuple(code for code, known in enumerate(SCHEDULES) if known in profile.schedules),
+        "rank_order": tuple(code for code, known in enumerate(RANK_ORDERS) if known in profile.rank_orders),
     }
 
 
@@ -254,7 +255,7 @@ def _limit(
 ) -> tuple[int, ...]:
     """The user's values of an axis, checked one by one."""
     numbers = [_number(problem, axis, value) for value in values]
-    loose = not strict and axis not in _CODED and not _ruled_out(problem, axis)
+    loose = not strict and axis not in _LISTED and not _ruled_out(problem, axis)
     codes = {value if loose and value > 0 else _checked(problem, axis, value, possible) for value in numbers}
     if not codes:
         raise InputError(f"{axis}: no value is given")
@@ -265,12 +266,11 @@ def _number(problem: Problem, axis: str, value: object) -> int:
     """A value, name or code of an axis -> its number. Raises InputError with the known names."""
     if axis == "recompute" and isinstance(value, str):
         return problem.profile.recompute_code(value)
-    if axis == "schedule" and isinstance(value, str):
-        if value in SCHEDULES:
-            return SCHEDULES.index(value)
-        raise InputError(
-            f"unknown schedule {value!r}{did_you_mean(value, SCHEDULES) or ';'} known: {', '.join(SCHEDULES)}"
-        )
+    if axis in CODED and isinstance(value, str):
+        names = CODED[axis]
+        if value in names:
+            return names.index(value)
+        raise InputError(f"unknown {axis} {value!r}{did_you_mean(value, names) or ';'} known: {', '.join(names)}")
     if axis == "dp_shard" and value == "all":
         return ALL_RANKS
     if isinstance(value, bool) or not isinstance(value, int):
@@ -289,7 +289,7 @@ def _checked(problem: Problem, axis: str, value: int, possible: tuple[int, ...])
         raise InputError(f"recompute {choice.name}: {problem.model.name} has no {' or '.join(choice.modules)}")
     if value in possible:
         return value
-    names = {"schedule": SCHEDULES, "recompute": tuple(choice.name for choice in profile.recompute)}.get(axis)
+    names = {**CODED, "recompute": tuple(choice.name for choice in profile.recompute)}.get(axis)
     if names or axis in ("zero_stage", "sequence_parallel") or _ruled_out(problem, axis):
         known = ", ".join(names[code] if names else "all" if axis == "dp_shard" else str(code) for code in possible)
         shown = names[value] if names and 0 <= value < len(names) else value

@@ -9,7 +9,7 @@ import numpy as np
 
 from costmodel.estimate import Estimate
 from costmodel.interval import calibrated
-from costmodel.layouts import SCHEDULES, Column, Layouts
+from costmodel.layouts import RANK_ORDERS, SCHEDULES, Column, Layouts
 from costmodel.problem import Problem
 from hardware.units import (
     format_bandwidth,
@@ -21,7 +21,7 @@ from hardware.units import (
 from search.account import account, least_memory
 from search.assignment import Balanced
 from search.engine import SearchResult
-from search.placement import faster_order
+from search.fitting import usual_order
 from search.plan import Plan
 from search.rules_memory import kept_free
 
@@ -81,8 +81,7 @@ def report(result: SearchResult, top: int, blocks: str, notes: Iterable[str] = (
         lines.append(
             f"... {len(first) - top:,} more sets of degrees (--top); the file has all {len(result.frontier):,}"
         )
-    said = [*_sure(result), faster_order(result.problem, result.frontier, result.estimate.step_time)]
-    sure = [line for text in said for line in wrap(text, WIDTH)]
+    sure = [line for text in _sure(result) for line in wrap(text, WIDTH)]
     return "\n".join([*lines, *sure, "", account(result)])
 
 
@@ -153,7 +152,7 @@ def frontier_table(
 
 
 def _line(cells: Sequence[str], widths: Mapping[str, int], gap: str) -> str:
-    left = ("recompute", "schedule", "memory")
+    left = ("recompute", "schedule", "order", "memory")
     return gap.join(
         cell.ljust(width) if name in left else cell.rjust(width)
         for cell, (name, width) in zip(cells, widths.items(), strict=True)
@@ -174,6 +173,8 @@ def _layout_columns(problem: Problem, layouts: Layouts) -> Iterator[tuple[str, l
     yield "recompute", [problem.profile.recompute[code].name for code in layouts.recompute]
     if np.any(layouts.schedule != np.where(layouts.vpp > 1, INTERLEAVED, ONE_F_ONE_B)):
         yield "schedule", [SCHEDULES[code] for code in layouts.schedule]
+    if np.any(layouts.rank_order != usual_order(problem.profile)):
+        yield "order", [RANK_ORDERS[code].removeprefix("tp-cp-") for code in layouts.rank_order]
 
 
 def _result_columns(problem: Problem, estimate: Estimate, blocks: str) -> Iterator[tuple[str, list[str]]]:

@@ -8,13 +8,14 @@ from textwrap import wrap
 
 from costmodel.estimate import estimate
 from costmodel.interval import default_margin
-from costmodel.layouts import SCHEDULES, Layouts
+from costmodel.layouts import CODED, RANK_ORDERS, SCHEDULES, Layouts
 from costmodel.memory import Memory
 from costmodel.problem import Problem
 from costmodel.profile import Profile
 from hardware.units import format_bytes, parse
 from search.conflict import Candidates, Witness, conflict
 from search.engine import SearchResult, search
+from search.fitting import usual_order
 from search.fixes import Fix, fixes
 from search.rules import skeleton_rules
 from search.rules_memory import kept_free
@@ -82,7 +83,9 @@ def spell(profile: Profile, row: Mapping[str, int]) -> str:
     degrees = [f"{_label(axis)} {row[axis]}" for axis in SHOWN if axis in always or row[axis] > 1]
     if row["zero_stage"] and row["dp_shard"] != row["dp"] * row["cp"]:
         degrees.append(f"{_label('dp_shard')} {row['dp_shard']}")
-    names = [f"recompute {named(profile, 'recompute', row['recompute'])}", f"{SCHEDULES[row['schedule']]}"]
+    names = [f"recompute {named(profile, 'recompute', row['recompute'])}", SCHEDULES[row["schedule"]]]
+    if row["rank_order"] != usual_order(profile):
+        names.append(RANK_ORDERS[row["rank_order"]])
     sequence = ["sequence-parallel"] if row["sequence_parallel"] else []
     return ", ".join([*degrees, *names, *sequence])
 
@@ -98,8 +101,8 @@ def named(profile: Profile, axis: str, value: object) -> object:
         return value
     if axis == "recompute":
         return profile.recompute[value].name
-    if axis == "schedule":
-        return SCHEDULES[value]
+    if axis in CODED:
+        return CODED[axis][value]
     if axis == "sequence_parallel":
         return bool(value)
     return "all" if axis == "dp_shard" and value == ALL_RANKS else value

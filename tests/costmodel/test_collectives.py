@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodel.collectives import collective, members, point_to_point, wire_seconds
+from costmodel.collectives import Runs, collective, members, point_to_point, wire_seconds
 from hardware.catalog import load_cluster
 from hardware.cluster import Cluster
 
@@ -54,6 +54,15 @@ def test_the_fast_domain_of_an_nvl72_is_72_gpus():
 def test_members_of_a_domain():
     nvlink = load_cluster("dgx-h100").levels[0]
     assert members(nvlink, column(16, 16, 16, 4), column(1, 2, 8, 1)).tolist() == [8, 4, 1, 4]
+
+
+def test_members_of_a_domain_that_lie_in_runs():
+    """TP 2 x CP 2 x PP 4 x DP 8 on nodes of 8: two ranks side by side, six ranks skipped twice, then the next node."""
+    nvlink, leaf = load_cluster("dgx-h100").levels[:2]
+    runs = Runs(column(2, 2, 1), column(4, 1, 4))
+    group = (column(16, 16, 16), column(2, 2, 2), runs)
+    assert members(nvlink, *group).tolist() == [2, 4, 1]
+    assert (members(leaf, *group) >= [16, 16, 16]).all()
 
 
 def test_groups_that_do_not_divide_a_rack_lie_across_its_border():

@@ -59,7 +59,7 @@ def layouts(draw: st.DrawFn, case: Problem) -> Layouts:
                 dp_shard=draw(st.sampled_from([1, dp])) * cp, zero_stage=draw(st.integers(0, 3)),
                 recompute=draw(st.integers(0, len(case.profile.recompute) - 1)),
                 sequence_parallel=draw(st.sampled_from([0, 1])) if tp > 1 else 0,
-                schedule=draw(st.integers(0, len(SCHEDULES) - 1)),
+                schedule=draw(st.integers(0, len(SCHEDULES) - 1)), rank_order=draw(st.sampled_from([0, 1])),
             )
         )  # fmt: skip
     return Layouts.from_columns({a: np.concatenate([getattr(r, a) for r in rows]) for a in rows[0].row(0)})
@@ -73,6 +73,16 @@ def test_a_row_of_a_table_is_the_one_row_table_bit_for_bit(case, data):
     whole = estimate(case, table)
     for row in range(len(table)):
         assert numbers(estimate(case, table.take([row])), 0) == numbers(whole, row)
+
+
+@settings(max_examples=30, deadline=None)
+@given(data=st.data())
+def test_both_orders_cost_the_same_where_they_are_the_same_layout(data):
+    table = data.draw(layouts(DENSE))
+    one, other = (replace(table, rank_order=np.full_like(table.rank_order, code)) for code in (0, 1))
+    same = np.flatnonzero((table.pp == 1) | (table.dp == 1))
+    for row in same:
+        assert numbers(estimate(DENSE, one), row) == numbers(estimate(DENSE, other), row)
 
 
 @settings(max_examples=30, deadline=None)

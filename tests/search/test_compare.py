@@ -1,7 +1,6 @@
 """Layouts set against each other: differences that add up, in words that name what differs; and the neighbours."""
 
 import json
-from dataclasses import replace
 
 import pytest
 
@@ -77,20 +76,42 @@ def test_spans_are_the_links_that_groups_need() -> None:
 def test_pipelines_inside_data_parallelism_hop_over_nearer_links() -> None:
     """TP 2 x PP 4 fill a node: stages hand on over NVLink, and gradients meet over one NIC in place of four."""
     job = problem("llama-3.1-8b", gpus=64, global_batch=64)
-    inside = replace(job, workload=replace(job.workload, rank_order="tp-cp-pp-dp"))
-    layout = Layouts.of(tp=2, pp=4, dp=8, zero_stage=1, sequence_parallel=1)
-    assert [(spans(it, layout)["pp"].level, spans(it, layout)["dp"].inside) for it in (job, inside)] == [
-        ("leaf", 4),
-        ("nvlink", 1),
-    ]
-    usual, other = (estimate(it, layout).time for it in (job, inside))
+    both = [Layouts.of(tp=2, pp=4, dp=8, zero_stage=1, sequence_parallel=1, rank_order=code) for code in (0, 1)]
+    assert [(spans(job, it)["pp"].level, spans(job, it)["dp"].inside) for it in both] == [("leaf", 4), ("nvlink", 1)]
+    usual, other = (estimate(job, it).time for it in both)
     assert other.pipeline_send[0] < usual.pipeline_send[0]
     assert other.data_parallel[0] > usual.data_parallel[0]
-    found = orders(job, layout)
+    found = orders(job, both[0])
+    assert found == orders(job, both[1])
     assert list(found) == sorted(found, key=found.__getitem__)
     assert set(found) == {"tp-cp-dp-pp", "tp-cp-pp-dp"}
-    with pytest.raises(InputError, match="rank_order 'pp-tp' is unknown; known: tp-cp-dp-pp, tp-cp-pp-dp"):
-        replace(job.workload, rank_order="pp-tp")
+
+
+def test_an_order_that_experts_do_not_allow_is_not_compared() -> None:
+    """Their groups would lie over the ranks of other stages; Megatron-Core asserts that they do not."""
+    job = problem("mixtral-8x7b", gpus=64)
+    axes = {"tp": 2, "pp": 4, "dp": 8, "zero_stage": 1, "sequence_parallel": 1}
+    assert set(orders(job, Layouts.of(**axes, ep=8))) == {"tp-cp-dp-pp"}
+    assert set(orders(job, Layouts.of(**axes, ep=2))) == {"tp-cp-dp-pp", "tp-cp-pp-dp"}
+
+
+def test_context_parallel_ranks_stay_side_by_side_under_pipelines() -> None:
+    """TP 2 x CP 4 fill a node in either order, so that gradients meet over its four NICs."""
+    job = problem("llama-3.1-8b", gpus=64, global_batch=64)
+    both = [Layouts.of(tp=2, cp=4, pp=4, dp=2, zero_stage=1, sequence_parallel=1, rank_order=code) for code in (0, 1)]
+    assert [spans(job, it)["dp"].inside for it in both] == [4, 4]
+    assert len({float(estimate(job, it).time.data_parallel[0]) for it in both}) == 1
+
+
+def test_neighbours_offer_the_other_order_where_it_is_another_layout() -> None:
+    job = problem("llama-3.1-8b", gpus=64, global_batch=64)
+
+    def names(**axes: int) -> list[str]:
+        layout = Layouts.of(**axes, zero_stage=1, sequence_parallel=1)
+        return [name for name, _ in neighbours(job, layout, load_space(job)) if name.startswith("rank_order")]
+
+    assert names(tp=2, pp=4, dp=8) == ["rank_order tp-cp-dp-pp -> tp-cp-pp-dp"]
+    assert names(tp=2, pp=1, dp=32) == names(tp=2, pp=32, dp=1) == []
 
 
 def test_explain_says_what_another_order_of_the_ranks_changes(run) -> None:

@@ -34,6 +34,7 @@ def reduced(draw: st.DrawFn) -> tuple[Problem, SearchSpace]:
     case = draw(problems())
     space = load_space(case)
     most = {"tp": 3, "pp": 3, "cp": 2, "ep": 2, "etp": 2, "vpp": 2, "micro_batch": 2, "recompute": 2, "zero_stage": 3}
+    most["rank_order"] = 2
     axes = dict(space.axes)
     for axis, size in most.items():
         some = draw(st.sets(st.sampled_from(axes[axis]), min_size=1, max_size=size))

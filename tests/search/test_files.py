@@ -238,7 +238,9 @@ def test_wrong_metadata_is_one_line(
     assert "frontier.parquet" in refused(capsys, "explain", "frontier.parquet")
 
 
-@pytest.mark.parametrize("column", ["tp", "dp_shard", "recompute", "schedule", "zero_stage", "micro_batch"])
+@pytest.mark.parametrize(
+    "column", ["tp", "dp_shard", "recompute", "schedule", "rank_order", "zero_stage", "micro_batch"]
+)
 @pytest.mark.parametrize("new", [None, "none such", -1, 2.5, 2**62, [1]])
 def test_a_wrong_column_is_one_line(
     frontier: Path, capsys: pytest.CaptureFixture[str], column: str, new: object

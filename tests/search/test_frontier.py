@@ -37,6 +37,7 @@ LEADING = [
     "recompute",
     "sequence_parallel",
     "schedule",
+    "rank_order",
     "precision",
     "layers_per_stage",
     "recompute_layers_per_stage",
@@ -112,7 +113,7 @@ def test_pandas_duckdb_and_polars_read_it(path: Path) -> None:
     assert pl.read_parquet(path)["rank"].to_list() == ranks
     assert duckdb.sql(f"select rank from '{path}' order by mfu desc").fetchall() == [(rank,) for rank in ranks]
     keys = dict(duckdb.sql(f"select key, value from parquet_kv_metadata('{path}')").fetchall())
-    assert keys[b"meshscout.schema_version"] == b"1"
+    assert keys[b"meshscout.schema_version"] == b"2"
     assert json.loads(keys[b"meshscout.provenance"])["inputs"] == {"model": "llama-3.1-8b"}
 
 
@@ -221,5 +222,5 @@ def test_other_files_are_refused_in_one_line(tmp_path: Path) -> None:
 
 def test_a_later_schema_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(frontier, "SCHEMA_VERSION", "0")
-    with pytest.raises(InputError, match="schema version 1, this version reads 0"):
+    with pytest.raises(InputError, match="schema version 2, this version reads 0; write it again"):
         read_frontier(path)

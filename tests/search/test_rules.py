@@ -101,6 +101,16 @@ def own(parts: dict[str, Any]) -> Problem:
         ("schedule", LLAMA, (4, 2, INTERLEAVED), (4, 2, F1B), "vpp 2 with 1f1b: virtual stages and the interleaved"),
         ("schedule", LLAMA, (1, 1, F1B), (1, 1, ZERO_BUBBLE), "zero-bubble needs a pipeline, and pp is 1"),
         ("schedule", LLAMA, (4, 1, DUALPIPE), (5, 1, DUALPIPE), "dualpipe needs an even number of stages, and pp is 5"),
+        ("rank_order", LLAMA, (2, 2, 1), (1, 2, 1), "with pp 1, tp-cp-pp-dp is the same layout as tp-cp-dp-pp"),
+        ("rank_order", LLAMA, (1, 1, 0), (2, 1, 1), "with dp 1, tp-cp-pp-dp is the same layout as tp-cp-dp-pp"),
+        (
+            "expert_order",
+            V3,
+            (2, 4, 1, 2, 1, 1),
+            (2, 4, 1, 8, 1, 1),
+            "tp-cp-pp-dp needs experts over as many ranks as the rest of a layer: ep 8 x etp 1 = 8, tp 2 x cp 1 = 2",
+        ),
+        ("expert_order", V3, (2, 4, 1, 8, 1, 0), (1, 2, 1, 8, 1, 1), "tp-cp-pp-dp needs experts over"),
         (
             "virtual_stages",
             {"model": "llama-3.1-8b", "gpus": 8},
