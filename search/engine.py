@@ -205,6 +205,8 @@ class Work:
             scorer = scorer.take(np.flatnonzero(matters))
             block = scorer.block
             tally.bounded += whole - block.size
+            if not len(block):
+                return tally
         for product in block.products():
             self._score_product(tally, block, product, scorer.costs(product), stop)
         return tally

@@ -178,6 +178,14 @@ def test_bounds_exclude_most_of_a_space(monkeypatch: pytest.MonkeyPatch) -> None
     assert search(case, space, bounds=True, threads=3).account == found
 
 
+def test_a_block_may_be_excluded_as_a_whole() -> None:
+    """The floor is that of ZeRO 3; the states of ZeRO 0, which alone is asked for, do not fit."""
+    case = problem("llama-3.1-8b", gpus=8)
+    space = load_space(case, limits={"tp": [1], "pp": [1], "zero_stage": [0]})
+    found = search(case, space, bounds=True).account
+    assert found.bounded > found.scored == 0
+
+
 def same(one: SearchResult, two: SearchResult) -> bool:
     assert one.feasible is not None
     assert two.feasible is not None
