@@ -227,7 +227,7 @@ def _code(profile: Profile, column: str, value: int | str) -> int:
     if column in CODED:
         names = CODED[column]
         if value not in names:
-            raise InputError(f"unknown {column.replace('_', ' ')} {value!r}; known: {', '.join(names)}")
+            raise InputError(f"unknown {column} {value!r}; known: {', '.join(names)}")
         return names.index(str(value))
     return int(value)
 

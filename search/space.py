@@ -270,9 +270,7 @@ def _number(problem: Problem, axis: str, value: object) -> int:
         names = CODED[axis]
         if value in names:
             return names.index(value)
-        raise InputError(
-            f"unknown {axis.replace('_', ' ')} {value!r}{did_you_mean(value, names) or ';'} known: {', '.join(names)}"
-        )
+        raise InputError(f"unknown {axis} {value!r}{did_you_mean(value, names) or ';'} known: {', '.join(names)}")
     if axis == "dp_shard" and value == "all":
         return ALL_RANKS
     if isinstance(value, bool) or not isinstance(value, int):
