@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 
-from costmodel.calibration.cells import whole
+from costmodel.calibration.cells import flag, whole
 from costmodel.model import Model, load_model, model_names
 
 _model = lru_cache(load_model)
@@ -26,8 +26,8 @@ def model_of(row: Mapping[str, str]) -> Model:
         "heads": heads,
         "vocab": whole(row, "vocab"),
         "seq_len": whole(row, "seq"),
-        "gated_mlp": row.get("gated_mlp") != "0",
-        "tied_embeddings": row.get("tied_embeddings") == "1",
+        "gated_mlp": flag(row, "gated_mlp", True),
+        "tied_embeddings": flag(row, "tied_embeddings", False),
         "kv_heads": whole(row, "kv_heads", heads),
         "head_dim": whole(row, "head_dim", hidden // heads),
         "ffn_hidden": whole(row, "ffn_hidden", 0),

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from hardware.errors import InputError
 
 REQUIRED = ("model", "hidden", "layers", "heads", "vocab", "gpu", "gpus", "framework", "gbs", "mbs", "seq")
+FLAGS = {"1": True, "1.0": True, "true": True, "0": False, "0.0": False, "false": False}
 LARGEST = 1e9
 """No count or width of a run is above this."""
 
@@ -38,3 +39,13 @@ def whole(row: Mapping[str, str], name: str, default: int | None = None) -> int:
     if value > LARGEST or (value == 0 and name in REQUIRED):
         raise InputError(f"{name} = {value:g} is out of range")
     return int(value)
+
+
+def flag(row: Mapping[str, str], name: str, default: bool) -> bool:
+    """A cell's yes or no, `default` where it is empty. Raises InputError for another text."""
+    text = row.get(name, "")
+    if not text:
+        return default
+    if text.lower() not in FLAGS:
+        raise InputError(f"{name} = {text!r} is neither 1 nor 0")
+    return FLAGS[text.lower()]

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 
-from costmodel.calibration.cells import whole
+from costmodel.calibration.cells import flag, whole
 from costmodel.layouts import SCHEDULES, Layouts
 from costmodel.problem import Problem
 from costmodel.profile import MODULES, Profile, RecomputeSet
@@ -39,7 +39,7 @@ def layout_of(row: Mapping[str, str], problem: Problem) -> Layouts:
     return Layouts.of(
         tp=tp, pp=pp, vpp=vpp, dp=dp, dp_shard=shard, cp=cp, ep=ep, etp=etp, micro_batch=micro_batch,
         zero_stage=_zero(row, profile), recompute=1 if _modules(row) else 0,
-        sequence_parallel=int(tp > 1 and _sequence_parallel(row, profile)),
+        sequence_parallel=int(flag(row, "sp", profile.sequence_parallel) and tp > 1),
         schedule=SCHEDULES.index(schedule),
     )  # fmt: skip
 
@@ -51,10 +51,6 @@ def _zero(row: Mapping[str, str], profile: Profile) -> int:
     if "ZeRO-2" in stated:
         return 2
     return ZERO.get(stated.split("/")[0].split(" ")[0], profile.default_zero_stage)
-
-
-def _sequence_parallel(row: Mapping[str, str], profile: Profile) -> bool:
-    return row["sp"] == "1" if row.get("sp") else profile.sequence_parallel
 
 
 def as_run(profile: Profile, row: Mapping[str, str]) -> Profile:
@@ -78,7 +74,7 @@ def as_run(profile: Profile, row: Mapping[str, str]) -> Profile:
 
 def _modules(row: Mapping[str, str]) -> tuple[str, ...]:
     """("full",), ("selective",) for the profile's own set, a tuple of modules, or () for none."""
-    stated = row.get("recompute", "")
+    stated = row.get("recompute", "").lower()
     if not stated or stated.startswith("none"):
         return ()
     if stated == "full":

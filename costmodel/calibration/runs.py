@@ -11,7 +11,7 @@ from typing import TypeVar
 import pandas as pd
 
 from costmodel.calibration.architecture import model_of
-from costmodel.calibration.cells import REQUIRED, number, whole
+from costmodel.calibration.cells import REQUIRED, flag, number, whole
 from costmodel.calibration.frameworks import listed, profile_of
 from costmodel.calibration.layout import as_run, layout_of
 from costmodel.calibration.machine import cluster_of
@@ -72,11 +72,14 @@ def read_runs(path: str | Path, profile: Profile | None = None) -> tuple[list[Ru
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
     except (OSError, ValueError) as error:
-        raise InputError(f"{path}: not a CSV file of runs: {' '.join(str(error).split())}") from None
+        why = " ".join(str(error).split()).removeprefix("Error tokenizing data. C error: ")
+        raise InputError(f"{path}: not a CSV file of runs: {why}") from None
+    table.columns = table.columns.str.strip()
     if missing := [name for name in ("id", *REQUIRED) if name not in table.columns]:
         names = ", ".join(map(repr, missing))
         which = f"columns {names} are" if len(missing) > 1 else f"column {names} is"
-        raise InputError(f"{path}: {which} missing; docs/runs_format.md describes all columns")
+        hint = "is it separated by commas?" if len(table.columns) == 1 else "docs/runs_format.md describes all columns"
+        raise InputError(f"{path}: {which} missing; {hint}")
     runs: list[Run] = []
     skipped: list[Skipped] = []
     for line, row in enumerate(table.to_dict("records"), 2):
@@ -104,7 +107,7 @@ def run_of(row: Mapping[str, str], profile: Profile | None = None) -> Run:
     cluster = cluster_of(row)
     profile = as_run(profile_of(row, profile).on(cluster.gpu), row)
     model = model_of(row)
-    precision = row.get("precision") or "bf16"
+    precision = row.get("precision", "").lower() or "bf16"
     workload = Workload(
         gpus=whole(row, "gpus"),
         seq_len=whole(row, "seq"),
@@ -130,7 +133,7 @@ def run_of(row: Mapping[str, str], profile: Profile | None = None) -> Run:
         step_time=measured,
         memory=None if memory is None else memory * GIB,
         memory_kind=row.get("peak_mem_kind", ""),
-        oom=row.get("oom") == "1",
+        oom=flag(row, "oom", False),
         trust=_trust(row),
         sweep=row.get("sweep", ""),
         source=row.get("source", ""),

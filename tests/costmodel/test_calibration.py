@@ -110,6 +110,23 @@ def test_every_column_that_is_read_is_documented():
         assert f"| {begins} | {profile} |" in text
 
 
+def test_cells_as_other_programs_write_them_mean_the_same():
+    """A frame with empty cells writes 1 as 1.0; a spreadsheet TRUE."""
+    plain = run_of(ROW | {"oom": "1", "gated_mlp": "0", "tied_embeddings": "1", "recompute": "full"})
+    other = {"oom": "TRUE", "gated_mlp": "0.0", "tied_embeddings": "1.0", "sp": "True", "recompute": "Full"}
+    typed = run_of(ROW | other | {"precision": "BF16", "gpus": "16.0"})
+    assert (typed.oom, typed.problem) == (plain.oom, plain.problem)
+    assert typed.layout.row(0) == plain.layout.row(0)
+    assert (typed.oom, typed.problem.model.gated_mlp, typed.problem.model.tied_embeddings) == (True, False, True)
+
+
+def test_a_table_that_is_separated_by_semicolons_is_told_so(tmp_path):
+    path = tmp_path / "runs.csv"
+    path.write_text("id;model;hidden\na;b;1\n")
+    with pytest.raises(InputError, match="missing; is it separated by commas"):
+        read_runs(path)
+
+
 def test_step_time_comes_from_tokens_where_it_is_not_stated():
     run = run_of(ROW | {"step_time_s": "", "tokens_per_s_per_gpu": "8192"})
     assert run.step_time == pytest.approx(64 * 8192 / (16 * 8192))
@@ -128,6 +145,8 @@ def test_step_time_comes_from_tokens_where_it_is_not_stated():
         ({"heads": "0"}, "heads = 0 is out of range"),
         ({"vpp": "1e30"}, r"vpp = 1e\+30 is out of range"),
         ({"gpus": "16.5"}, "not a whole number"),
+        ({"oom": "maybe"}, "oom = 'maybe' is neither 1 nor 0"),
+        ({"gated_mlp": "swiglu"}, "gated_mlp = 'swiglu' is neither 1 nor 0"),
         ({"trust": "high"}, "trust = 'high' is none of ok, medium, low"),
     ],
 )
