@@ -225,7 +225,8 @@ def passes_of(problem: Problem, layouts: Layouts, stages: StageTable, parts: dic
     for number in stages.present(layouts):
         kind = stages.kind(number, rows)
         seen.add(number, _on_rank(parts, kind, dual, "passes"), kind)
-    stage = {name: values[rows, seen.slowest] for name, values in stages.columns.items()}
+    place = rows * stages.kinds + seen.slowest
+    stage = {name: values.take(place) for name, values in stages.columns.items()}
     micro_batches = float(problem.workload.global_batch) / ranks
     return Passes(
         micro_batches=micro_batches,
@@ -284,7 +285,8 @@ class _Stages:
         """Account for a kind of stage."""
         busy = passes[0] + passes[1]
         self.whole = self.whole + kind["count"] * passes
-        self.last = self.last + kind["count"] * kind["head"] * passes
+        if kind["head"].any():
+            self.last = self.last + kind["count"] * kind["head"] * passes
         slower = busy > self.busy
         self.slowest = np.where(slower, number, self.slowest)
         self.busy = np.maximum(self.busy, busy)
@@ -293,10 +295,8 @@ class _Stages:
 
 def _behind(parts: dict[str, Part], kind: dict[str, Column]) -> Column:
     """Passes of the stages behind a kind."""
-    total: Column = np.zeros((3, 1))
-    for name, part in parts.items():
-        total = total + kind[f"later_{name}"] * part.passes
-    return total
+    counts = {name: kind[f"later_{name}"] for name in parts}
+    return _weighted(counts, {name: part.passes for name, part in parts.items()})
 
 
 def unit_passes(problem: Problem, layout: Layouts, extras: Sequence[str]) -> dict[str, tuple[float, float, float]]:
@@ -367,11 +367,15 @@ def _part(work: Work, sent: LayerTraffic) -> Part:
 
 def _on_rank(parts: dict[str, Part], kind: dict[str, Column], dual: Column, field_name: str) -> Column:
     """Seconds of one micro-batch on a rank; a DualPipe rank gives each of its two stages half of the micro-batches."""
-    share = 1.0 - 0.5 * dual
-    first, *_ = (getattr(part, field_name) for part in parts.values())
-    total: Column = np.zeros_like(first)
-    for name, part in parts.items():
-        count = kind[name] + kind[f"mirror_{name}"]
-        if count.any():
-            total = total + count * share * getattr(part, field_name)
-    return total
+    share = 1.0 - 0.5 * dual if dual.any() else np.ones(1)
+    counts = {name: (kind[name] + kind[f"mirror_{name}"]) * share for name in parts}
+    return _weighted(counts, {name: getattr(part, field_name) for name, part in parts.items()})
+
+
+def _weighted(counts: dict[str, Column], columns: dict[str, Column]) -> Column:
+    """The sum of columns (K, N), each so many times; in passing over what counts 0 nothing is lost."""
+    total: Column = np.zeros(1)
+    for name, column in columns.items():
+        if column.size and counts[name].any():
+            total = total + counts[name] * column
+    return total if total.ndim > 1 else np.zeros_like(next(iter(columns.values())))

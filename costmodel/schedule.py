@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -60,17 +60,19 @@ class Path:
         micro-batches that it runs meanwhile: once before its first backward pass and once before its last. The step
         takes as long as the longest of these paths. Event simulations of unequal stages take as long (tests).
         """
-        options: dict[str, Callable[[], Column]] = {
-            "1f1b": self._plain,
-            "interleaved": self._interleaved,
-            "zero-bubble": self._zero_bubble,
-            "dualpipe": self._dual,
+        options: dict[str, Callable[[Path], Column]] = {
+            "1f1b": Path._plain,
+            "interleaved": Path._interleaved,
+            "zero-bubble": Path._zero_bubble,
+            "dualpipe": Path._dual,
         }
-        waits = np.zeros(schedules.shape)
+        waits = np.zeros(np.broadcast_shapes(schedules.shape, self.micro_batches.shape))
         for name, seconds in options.items():
             on = schedules == code(name)
-            if on.any():
-                waits = waits + np.where(on, seconds(), 0.0)
+            lines = on.any(axis=-1)
+            if lines.any():
+                path = replace(self, vpp=self.vpp[lines])
+                waits[lines] = np.where(on[lines], seconds(path), waits[lines])
         return waits
 
     def _plain(self) -> Column:

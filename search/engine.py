@@ -31,13 +31,13 @@ from search.space import SearchSpace
 if TYPE_CHECKING:
     from search.assignment import Balanced
 
-BLOCK = 1024
+BLOCK = 4096
 """Skeletons of a block at most: their layers are costed together."""
-ROWS = 32_768
+ROWS = 131_072
 """About the rows of a block at most, which its memory follows."""
-WAVE = 8
+WAVE = 4
 """Blocks that are scored before others know of their points."""
-TILE = 16_384
+TILE = 32_768
 """Layouts whose columns are in the core's cache together."""
 
 Progress = Callable[[int, int], None]

@@ -29,6 +29,8 @@ STATE_AXES = ("zero_stage", "dp_shard")
 EXPANSION = (*PASS_AXES, *STATE_AXES, "recompute")
 """Inner axes in the order in which skeletons are crossed with them."""
 assert sorted(EXPANSION) == sorted(INNER_AXES)
+BITS = 62
+"""Of a whole number that tell what a set holds."""
 DUALPIPE = SCHEDULES.index("dualpipe")
 
 Table = dict[str, Column]
@@ -36,10 +38,10 @@ Table = dict[str, Column]
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """N rows, V pipelines of each and Z shards of each: Z x V x N layouts.
+    """N rows of one split, V pipelines and Z shards of each: Z x V x N layouts.
 
     rows       places of the rows in their block, shape (N,)
-    pipelines  vpp and schedule, shape (V, N)
+    pipelines  vpp and schedule, the same for all rows, shape (V, 1)
     shards     places of the shards in their block, shape (Z, N)
     """
 
@@ -49,12 +51,16 @@ class Product:
 
     def take(self, rows: Column | slice) -> Product:
         """Some of the N."""
-        pipelines = {name: column[:, rows] for name, column in self.pipelines.items()}
-        return Product(self.rows[rows], pipelines, self.shards[:, rows])
+        return Product(self.rows[rows], self.pipelines, self.shards[:, rows])
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Z, V and N."""
+        return len(self.shards), len(self.pipelines["vpp"]), len(self.rows)
 
     def __len__(self) -> int:
         """Layouts."""
-        return len(self.shards) * self.pipelines["vpp"].size
+        return prod(self.shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +68,12 @@ class Block:
     """What the rules leave of some skeletons, as the factors of a product for each row.
 
     rows       the skeleton axes, rank_order, sequence_parallel, micro_batch, recompute, `dual` (DualPipe or not),
-               `split` (equal where the layers of the stages are), `split_vpp` (a vpp of that split) and `skeleton`,
-               equal where all skeleton axes are
+               `split` (equal where the layers of the stages are), `split_vpp` (a vpp of that split), `skeleton`, equal
+               where all skeleton axes are, and `alike`, equal where split, pipelines and the number of shards are
     pipelines  vpp and schedule; of a row those from `first` on, `pipelined` of them
     shards     zero_stage and dp_shard; of a row those from `first_shard` on, `sharded` of them
 
-    Rows of a split that have as many pipelines and as many shards are neighbours.
+    Rows that are alike are neighbours.
     """
 
     rows: Table
@@ -79,15 +85,15 @@ class Block:
     shards: Table
 
     def products(self) -> Iterator[Product]:
-        """The rows of each split that have as many pipelines and as many shards, up to a size."""
-        start, count = stretches(_key(self.rows["split"], self.pipelined, self.sharded))
+        """The rows that are alike, up to a size."""
+        start, count = stretches(self.rows["alike"])
         for first, rows in zip(start.tolist(), count.tolist(), strict=True):
             v, z = int(self.pipelined[first]), int(self.sharded[first])
             pieces = -(-rows * max(v, z) // CHUNK)
             ends = [first + rows * piece // pieces for piece in range(pieces + 1)]
+            chosen = slice(self.first[first], self.first[first] + v)
+            pipelines = {name: column[chosen, None] for name, column in self.pipelines.items()}
             for part in (np.arange(*pair) for pair in pairwise(ends)):
-                chosen = self.first[part] + np.arange(v)[:, None]
-                pipelines = {name: column.take(chosen) for name, column in self.pipelines.items()}
                 yield Product(part, pipelines, self.first_shard[part] + np.arange(z)[:, None])
 
     def take(self, rows: Column) -> Block:
@@ -101,10 +107,6 @@ class Block:
             sharded=self.sharded[rows],
         )
 
-    def sorted(self) -> Block:
-        """The same, rows that make a product beside each other."""
-        return self.take(np.argsort(_key(self.rows["split"], self.pipelined, self.sharded), kind="stable"))
-
     @property
     def size(self) -> int:
         """Layouts."""
@@ -117,7 +119,7 @@ class Block:
     def layouts(self, product: Product, shard: Column, pipeline: Column, row: Column) -> Layouts:
         """The layouts at these places of a product."""
         columns = {name: column[product.rows[row]] for name, column in self.rows.items()}
-        columns |= {name: column[pipeline, row] for name, column in product.pipelines.items()}
+        columns |= {name: column[pipeline, 0] for name, column in product.pipelines.items()}
         shards = product.shards[shard, row]
         return Layouts.from_columns(columns | {name: column[shards] for name, column in self.shards.items()})
 
@@ -247,6 +249,8 @@ def _block(passes: Table, shards: Table, recompute: Sequence[int], splits: Stage
         return None
     rows = {name: column[first[runs]] for name, column in passes.items() if name not in PIPELINE_AXES}
     rows["split_vpp"] = passes["vpp"][first[runs]]
+    pipelines = _sets(first, _key(passes["vpp"], passes["schedule"]))
+    rows["alike"] = _key(rows["split"], pipelines[runs], held[owner[runs]])
     block = Block(
         rows=rows | {"recompute": np.tile(np.array(recompute, dtype=np.int64), len(runs) // len(recompute))},
         first=first[runs],
@@ -256,7 +260,7 @@ def _block(passes: Table, shards: Table, recompute: Sequence[int], splits: Stage
         sharded=held[owner[runs]],
         shards={name: shards[name] for name in STATE_AXES},
     )
-    return block.sorted()
+    return block.take(np.argsort(rows["alike"], kind="stable"))
 
 
 def _key(*columns: Column) -> Column:
@@ -265,6 +269,17 @@ def _key(*columns: Column) -> Column:
     for column in rest:
         key = key * (int(column.max()) + 1) + column
     return key
+
+
+def _sets(start: Column, codes: Column) -> Column:
+    """One number for each set of codes that a run has, whose codes differ; runs start at `start`."""
+    found = np.zeros(len(start), dtype=np.int64)
+    for word in range(0, int(codes.max()) + 1, BITS):
+        bits = np.where((codes >= word) & (codes < word + BITS), 1 << (codes - word) % BITS, 0)
+        found = np.unique(
+            _key(found, np.unique(np.add.reduceat(bits, start), return_inverse=True)[1]), return_inverse=True
+        )[1]
+    return found
 
 
 def stretches(key: Column) -> tuple[Column, Column]:

@@ -155,7 +155,7 @@ class Scorer:
         """The costs of a product of the block."""
         rows = slice(product.rows[0], product.rows[-1] + 1)
         layouts, passes = self.layouts.take(rows), gather(self.passes, rows)
-        pipeline = Layouts.partial({"pp": layouts.pp, **product.pipelines})
+        pipeline = Layouts.partial({"pp": layouts.pp[:1], **product.pipelines})
         stages = self.heaviest.at(int(self.split[rows.start]))
         work = working(self.problem, layouts, pipeline, stages, range(stages.kinds))
         shards = product.shards + self.shift[rows]

@@ -134,7 +134,7 @@ class Recorder(Work):
         self.scored: list[tuple[int, ...]] = []
 
     def _score(self, tally: Tally, block: Block, product: Product, costs: Costs, most_free: Column) -> None:
-        places = np.indices((len(product.shards), *product.pipelines["vpp"].shape)).reshape(3, -1)
+        places = np.indices(product.shape).reshape(3, -1)
         self.scored += axes_of(block.layouts(product, *places))
         super()._score(tally, block, product, costs, most_free)
 
