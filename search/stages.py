@@ -34,6 +34,7 @@ def assign(problem: Problem, layout: Layouts) -> Assignment | None:
     solver.parameters.random_seed = 0
     solver.parameters.max_deterministic_time = LIMIT
     solver.parameters.cp_model_probing_level = 0  # half of the time
+    solver.parameters.linearization_level = 2  # with many virtual stages a seventh of it
     solver.parameters.catch_sigint_signal = False  # else Ctrl-C would end the process, here and later
     bounds = []
     for goal in (model.slowest, model.total, model.fullest):
@@ -146,6 +147,23 @@ class _Model:
             for held, apart, found in choices.of(rank)
         ]
         self.cp.add_allowed_assignments([*counts, self.apart, time, memory], rows)
+        for (few, least), (many, most) in pairwise(_hull([(sum(row[:-3]), row[-2]) for row in rows])):
+            self.cp.add((many - few) * (time - least) >= (most - least) * (sum(counts) - few))  # implied; proves sooner
         self.cp.add(self.slowest >= time)
         self.cp.add(self.fullest >= memory)
         return time
+
+
+def _hull(points: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The lower hull of points (x, y), from left to right."""
+    found: list[tuple[int, int]] = []
+    for x, y in sorted(dict(sorted(points, reverse=True)).items()):
+        while len(found) > 1 and _above(found[-2], found[-1], (x, y)):
+            found.pop()
+        found.append((x, y))
+    return found
+
+
+def _above(left: tuple[int, int], point: tuple[int, int], right: tuple[int, int]) -> bool:
+    """Whether a point lies on or above the line between two others."""
+    return (point[1] - left[1]) * (right[0] - left[0]) >= (right[1] - left[1]) * (point[0] - left[0])
