@@ -32,7 +32,7 @@ function choose(i) {
   const stages = at("layers_per_stage", i);
   const facts = [
     D.kind === "sweep" ? `${machine(i)}, ${count(at("gpus", i))} GPUs, batch ${count(at("global_batch", i))}` : `rank ${at("rank", i)} of ${D.count}`,
-    `${at("schedule", i)}, ZeRO over ${at("dp_shard", i)} ranks${at("sequence_parallel", i) ? ", sequence parallel" : ""}`,
+    `${at("schedule", i)}, ranks ${at("rank_order", i)}, ZeRO over ${at("dp_shard", i)} ranks${at("sequence_parallel", i) ? ", sequence parallel" : ""}`,
     stages ? `layers per stage ${stages.join(" ")}` : null,
     at("balance_gain", i) > 0 ? `stages balanced by CP-SAT, step ${format("%", -at("balance_gain", i))} against the closed-form split: ${at("recompute_per_stage", i)}` : null,
     at("calibrated", i) === false ? "outside of the calibrated range" : null,

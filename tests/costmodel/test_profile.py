@@ -42,6 +42,8 @@ def test_a_profile_starts_from_its_base(tmp_path):
         ('base = "megatron"\n[memory]\nlogit_bytes = 1e300', "memory.logit_bytes"),
         ('base = "megatron"\ndefault_schedule = "dualpipe"', "dualpipe"),
         ('base = "megatron"\nzero_stages = [1.5]', "zero_stages"),
+        ('base = "megatron"\nrank_orders = ["tp-pp-cp-dp"]', "rank_orders"),
+        ('base = "megatron"\nrank_orders = []', "rank_orders = []: expected a list that is not empty"),
         ('base = "megatron"\ndefault_zero_stage = 9', "default_zero_stage"),
         ('base = "megatron"\n[[recompute]]\nname = "a"\n[[recompute]]\nname = "a"\nfull = true', "same name"),
         ('base = "megatorn"', "megatorn"),

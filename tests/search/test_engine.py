@@ -178,6 +178,18 @@ def test_bounds_exclude_most_of_a_space(monkeypatch: pytest.MonkeyPatch) -> None
     assert search(case, space, bounds=True, threads=3).account == found
 
 
+def test_the_order_of_the_ranks_is_chosen_for_each_layout() -> None:
+    """TP 2 x CP 4 x PP 9 fill a rack of 72 GPUs: hops stay inside of it where PP lies before DP."""
+    case = problem("llama-3.1-70b", "gb200-nvl72", 576)
+    limits = {"tp": [2], "cp": [4], "pp": [1, 9, 72], "micro_batch": [1], "vpp": [1], "recompute": ["none"]}
+    space = load_space(case, limits=limits)
+    both, usual = search(case, space), search(case, replace(space, axes={**space.axes, "rank_order": (0,)}))
+    assert both.frontier.row(0) == usual.frontier.row(0) | {"rank_order": 1}
+    assert both.estimate.step_time[0] < usual.estimate.step_time[0]
+    one = (both.frontier.pp == 1) | (both.frontier.dp == 1)
+    assert not both.frontier.rank_order[one].any()
+
+
 def test_a_block_may_be_excluded_as_a_whole() -> None:
     """The floor is that of ZeRO 3; the states of ZeRO 0, which alone is asked for, do not fit."""
     case = problem("llama-3.1-8b", gpus=8)

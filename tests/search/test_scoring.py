@@ -66,6 +66,7 @@ def test_equals_it_for_large_models(model: str, machine: str, gpus: int, profile
     block = block_of(case, {"micro_batch": [1, 2]}, most=8)
     assert block is not None
     assert check(case, block) > 100
+    assert set(block.rows["rank_order"]) == {code for code, _ in enumerate(case.profile.rank_orders)}
 
 
 @given(problems(), st.lists(st.floats(0.0, 2.0), min_size=1))

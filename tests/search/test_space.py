@@ -79,12 +79,14 @@ def test_what_the_profile_cannot_launch_is_no_candidate() -> None:
     case = problem("deepseek-v3", gpus=64)
     can_not = {"schedules": ("1f1b", "zero-bubble"), "shard_groups": False, "context_parallel": False}
     can_not |= {"sequence_parallel": False, "expert_tensor_parallel": False, "zero_stages": (0, 1)}
+    can_not |= {"rank_orders": ("tp-cp-pp-dp",)}
     axes = load_space(replace(case, profile=replace(case.profile, **can_not))).axes
     assert axes["schedule"] == (SCHEDULES.index("1f1b"), SCHEDULES.index("zero-bubble"))
     assert axes["vpp"] == axes["cp"] == axes["etp"] == (1,)
     assert axes["sequence_parallel"] == (0,)
     assert axes["dp_shard"] == (ALL_RANKS,)
     assert axes["zero_stage"] == (0, 1)
+    assert axes["rank_order"] == (1,)
 
 
 def test_recompute_sets_without_effect_are_left_out() -> None:
@@ -120,6 +122,7 @@ def test_limits_restrict_one_axis_and_leave_the_others() -> None:
         ({"ep": [2]}, "ep 2: llama-3.1-70b (no experts) has 1"),
         ({"zero_stage": [4]}, "zero_stage 4: profile megatron has 0, 1, 2, 3"),
         ({"schedule": ["dualpipe"]}, "schedule dualpipe: profile megatron has 1f1b, interleaved"),
+        ({"rank_order": ["dp"]}, "unknown rank_order 'dp'; known: tp-cp-dp-pp, tp-cp-pp-dp"),
         ({"schedule": ["1fb1"]}, "unknown schedule '1fb1'; did you mean '1f1b'? known: "),
         ({"recompute": ["everything"]}, "recompute 'everything': profile megatron has none, "),
         ({"tp": [8], "pp": [8], "cp": [1], "dp": [8]}, "tp 8 x pp 8 x cp 1 x dp 8: no tp x pp x cp x dp makes 64 GPUs"),

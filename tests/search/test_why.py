@@ -57,6 +57,11 @@ REQUESTS = {
         ["micro_batches"],
         "at least 2 x pp 16",
     ),
+    "order of the ranks": (
+        "mixtral-8x7b dgx-h100 --gpus 64 --tp 2 --pp 4 --cp 1 --ep 8 --etp 1 --rank-order tp-cp-pp-dp",
+        ["expert_order"],
+        "ep 8 x etp 1 = 8, tp 2 x cp 1 = 2",
+    ),
     "sequence": (f"{SMALL} --seq-len 4100 --cp 4", ["sequence"], "4100 tokens does not divide into 2 x cp 4"),
     "seven GPUs": (
         "llama-3.1-8b dgx-h100 --gpus 7 --tp 2 --global-batch 64",
