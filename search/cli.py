@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 
 from hardware.errors import InfeasibleError, InputError
 from search.commands import (
-    DONE,
     INFEASIBLE,
     run_calibrate,
     run_explain,
@@ -81,17 +78,13 @@ def _run(argv: Sequence[str] | None, stop: Signals) -> int:
         words = sys.argv[1:] if argv is None else argv
         arguments = _parser(words[0] if words else None).parse_args(words)
         stop.load(*MODULES.get(arguments.run.__name__, ()))
-        code: int = arguments.run(arguments)
-        sys.stdout.flush()
-        return code
+        return int(arguments.run(arguments))
     except InputError as error:
         return _fail(as_typed(" ".join(str(error).split())), USAGE)
     except InfeasibleError as error:
         return _fail(str(error), INFEASIBLE)
     except OSError as error:
-        with suppress(OSError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return DONE if isinstance(error, BrokenPipeError) else _fail(str(error), FAULT)
+        return _fail(str(error), FAULT)
 
 
 def _fail(message: str, code: int) -> int:

@@ -6,22 +6,21 @@ from __future__ import annotations
 import json
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hardware.errors import InfeasibleError, InputError
-from search.files import output_path, whole, write_text
+from search.files import failure, output_path, verb, whole, write_text
 from search.options import Parser, add_explain
-from search.terminal import progress, say
+from search.terminal import progress, put, say
 from search.typed import command_line
 
 if TYPE_CHECKING:
     from search.engine import SearchResult
     from search.inputs import Chosen
 
-OTHER_FORMATS = (".csv", ".tsv", ".json", ".jsonl", ".txt", ".xlsx", ".html", ".toml", ".yaml")
 DONE, INFEASIBLE = 0, 3
 
 
@@ -53,15 +52,15 @@ def run_search(arguments: Namespace) -> int:
     told = {"problem": problem_json(problem), "inputs": settings, "warnings": doubts}
     if result.estimate is None:
         if arguments.json:
-            print(json.dumps(told | _json(result), indent=2))
+            put(json.dumps(told | _json(result), indent=2))
         ask = command_line("why", vars(arguments))
         why = [table.nothing_fits(result), *defaults.said(settings), f"what to change says: {ask}"]
         raise InfeasibleError("\n".join(why))
-    failed = _failure(lambda: _write(outputs, result, inputs(arguments) | {"settings": settings, "warnings": doubts}))
+    failed = failure(lambda: _write(outputs, result, inputs(arguments) | {"settings": settings, "warnings": doubts}))
     if arguments.json:
-        print(json.dumps(told | _json(result), indent=2))
+        put(json.dumps(told | _json(result), indent=2))
     else:
-        print(table.report(result, arguments.top, _blocks(), defaults.said(settings)))
+        put(table.report(result, arguments.top, _blocks(), defaults.said(settings)))
     for doubt in doubts:
         say(doubt)
     if failed is not None:
@@ -82,20 +81,11 @@ def _json(result: SearchResult) -> dict[str, object]:
     }
 
 
-def _failure(write: Callable[[], None]) -> InputError | None:
-    """What kept files from being written, such as a full disk: to be raised once the results are printed."""
-    try:
-        write()
-    except InputError as error:
-        return error
-    return None
-
-
 def _outputs(arguments: Namespace) -> list[Path]:
     """The file of the frontier, and that of every feasible layout if it is wanted."""
     read = (arguments.model, arguments.cluster, arguments.profile, arguments.space)
     names = [name for name in (arguments.output, arguments.all) if name is not None]
-    paths = [output_path(name, read, OTHER_FORMATS) for name in names]
+    paths = [output_path(name, "Parquet", read) for name in names]
     if len({path.resolve() for path in paths}) < len(paths):
         raise InputError(f"{arguments.all}: --all and -o name the same file")
     return paths
@@ -104,12 +94,12 @@ def _outputs(arguments: Namespace) -> list[Path]:
 def _write(outputs: Sequence[Path], result: SearchResult, given: Mapping[str, object]) -> None:
     from search.frontier import to_parquet
 
-    done = ["replaced" if path.exists() else "wrote" for path in outputs]
+    done = [verb(path) for path in outputs]
     with whole(*outputs) as files:
         for file, every in zip(files, (False, True), strict=False):
             to_parquet(file, result, given, every=every)
-    for path, verb, count in zip(outputs, done, (len(result.frontier), result.account.feasible), strict=False):
-        say(f"{verb} {path}: {count:,} layouts")
+    for path, how, count in zip(outputs, done, (len(result.frontier), result.account.feasible), strict=False):
+        say(f"{how} {path}: {count:,} layouts")
 
 
 def run_explain(arguments: Namespace) -> int:
@@ -124,11 +114,11 @@ def run_explain(arguments: Namespace) -> int:
     found = explain(chosen.problem, chosen.layout, chosen.space, chosen.stages, place=chosen.place, among=chosen.among)
     lines, more = _others(arguments, chosen)
     if arguments.json:
-        print(json.dumps(to_json(found) | more, indent=2))
+        put(json.dumps(to_json(found) | more, indent=2))
     else:
         stages = list(narrative.balanced(found)) if arguments.stages else []
         alone = bool(lines or arguments.stages)
-        print("\n".join([*narrative.heading(found), *stages, *lines] if alone else narrative.explanation(found)))
+        put("\n".join([*narrative.heading(found), *stages, *lines] if alone else narrative.explanation(found)))
     for warning in found.warnings:
         say(warning)
     for rule, because in found.broken if arguments.json else ():
@@ -172,7 +162,7 @@ def run_why(arguments: Namespace) -> int:
 
     problem = read_problem(arguments)
     found = why(problem, read_space(arguments, problem, strict=False), threads=arguments.threads)
-    print(json.dumps(to_json(found), indent=2) if arguments.json else "\n".join([table.title(problem), *report(found)]))
+    put(json.dumps(to_json(found), indent=2) if arguments.json else "\n".join([table.title(problem), *report(found)]))
     if not found.feasible:
         say(f"no feasible layout: {', '.join(rule for rule, _ in found.core)}")
     for fix in found.fixes[:1]:
@@ -190,9 +180,9 @@ def run_plan(arguments: Namespace) -> int:
     problem = read_problem(arguments)
     found = plan(problem, load_space(problem, arguments.space), threads=arguments.threads)
     if arguments.json:
-        print(json.dumps(to_json(found), indent=2))
+        put(json.dumps(to_json(found), indent=2))
     elif found.layout is not None or found.best is not None:
-        print("\n".join(table.decision(found, _blocks())))
+        put("\n".join(table.decision(found, _blocks())))
     if found.layout is None:
         say(f"the decision process finds no layout: {found.choices[-1].because}")
     if found.best is None:
@@ -211,9 +201,9 @@ def run_report(arguments: Namespace) -> int:
     """Write a frontier or a sweep as a page."""
     from search.report.page import page
 
-    output_path(arguments.output, [arguments.file])
+    how = verb(output_path(arguments.output, "HTML", [arguments.file]))
     write_text(arguments.output, page(arguments.file))
-    say(f"wrote {arguments.output}")
+    say(f"{how} {arguments.output}")
     return DONE
 
 
@@ -222,20 +212,20 @@ def run_validate(arguments: Namespace) -> int:
     from search import measured
 
     if arguments.predictions is not None:
-        output_path(arguments.predictions, [arguments.runs, arguments.profile])
+        how = verb(output_path(arguments.predictions, "CSV", [arguments.runs, arguments.profile]))
     with progress("runs") as show:
         score, found = measured.score(arguments.runs, arguments.trust, arguments.profile, show)
     failed: InputError | None = None
     if not found:
         failed = InputError(f"{arguments.runs or 'the shipped runs'}: no row can be predicted")
     elif arguments.predictions is not None:
-        failed = _failure(lambda: write_text(arguments.predictions, measured.predictions_csv(found)))
+        failed = failure(lambda: write_text(arguments.predictions, measured.predictions_csv(found)))
         if failed is None:
-            say(f"wrote {arguments.predictions}: {len(found):,} predictions")
+            say(f"{how} {arguments.predictions}: {len(found):,} predictions")
     if arguments.json:
-        print(json.dumps(score, indent=2))
+        put(json.dumps(score, indent=2))
     elif found:
-        print("\n".join(measured.report(score, found, arguments.trust)))
+        put("\n".join(measured.report(score, found, arguments.trust)))
     if failed is not None:
         raise failed
     return DONE
@@ -245,15 +235,20 @@ def run_calibrate(arguments: Namespace) -> int:
     """Write a profile fitted to measured runs, and print what it rests on."""
     from search import calibrated
 
-    output_path(arguments.output, [arguments.runs, arguments.profile])
+    path = output_path(arguments.output, "TOML", [arguments.runs, arguments.profile])
+    if path.suffix != ".toml":
+        raise InputError(f"{path}: a profile is read from a .toml file; name one")
+    how = verb(path)
     if arguments.unfitted:
         text, said = calibrated.fitted_anew(arguments.runs, arguments.profile)
     else:
         with progress("fits") as show:
             text, said = calibrated.fitted(arguments.runs, arguments.profile, show)
-    write_text(arguments.output, text)
-    print("\n".join(said))
-    say(f"wrote {arguments.output}; use it with --profile {arguments.output}")
+    failed = failure(lambda: write_text(arguments.output, text))
+    put("\n".join(said))
+    if failed is not None:
+        raise failed
+    say(f"{how} {arguments.output}; use it with --profile {arguments.output}")
     return DONE
 
 
@@ -284,7 +279,9 @@ EITHER = ("model", "rank", "json", "stages", "against", "neighbours")
 
 def _is_file(arguments: Namespace) -> bool:
     """Whether `explain` is asked about a row of a file that search wrote; its first row if none is named."""
-    return arguments.rank is not None or (arguments.cluster is None and str(arguments.model).endswith(".parquet"))
+    named = Path(str(arguments.model))
+    stored = named.suffix == ".parquet" or (named.suffix not in (".toml", ".json") and named.is_file())
+    return arguments.rank is not None or (arguments.cluster is None and stored)
 
 
 def run_list(arguments: Namespace) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -12,18 +12,21 @@ from typing import BinaryIO
 from hardware.errors import InputError
 
 STANDARD_STREAMS = (0, 1, 2)
+FORMATS = {"Parquet": (".parquet", ".pq"), "HTML": (".html", ".htm"), "CSV": (".csv", ".txt"), "TOML": (".toml",)}
+"""What is written, and the suffixes of such files, the usual one first."""
+OTHERS = (".tsv", ".json", ".jsonl", ".xlsx", ".yaml")
 
 
-def output_path(name: str, inputs: Iterable[object] = (), others: Iterable[str] = ()) -> Path:
+def output_path(name: str, form: str, inputs: Iterable[object] = ()) -> Path:
     """A file that can be written later; nothing is created. A link stands for the file that it leads to.
 
-    `inputs` are arguments that may name files which are read (a Hugging Face model may name the folder of its
-    config.json), `others` are suffixes of formats that are not written. Raises InputError if the file cannot be
-    written, or if it is an input or one of the command's own streams.
+    `form` is one of FORMATS, `inputs` are arguments that may name files which are read (a Hugging Face model may name
+    the folder of its config.json). Raises InputError if the file cannot be written, has the suffix of another format,
+    or is an input or one of the command's own streams.
     """
-    path = Path(name)
-    if path.suffix.lower() in others:
-        raise InputError(f"{name}: Parquet is written, not {path.suffix[1:]}; name a .parquet file")
+    path, suffix = Path(name), Path(name).suffix.lower()
+    if suffix not in FORMATS[form] and suffix in (*OTHERS, *(known for own in FORMATS.values() for known in own)):
+        raise InputError(f"{name}: {form} is written, not {path.suffix[1:]}; name a {FORMATS[form][0]} file")
     try:
         target, found = _target(name)
     except OSError as error:
@@ -71,6 +74,20 @@ def write_text(path: str, text: str) -> None:
     """A text file that appears whole or not at all. Raises InputError if it cannot be written."""
     with whole(path) as (file,):
         file.write(text.encode("utf-8", "replace"))
+
+
+def verb(path: str | Path) -> str:
+    """What is said of a file that is about to be written."""
+    return "replaced" if Path(path).exists() else "wrote"
+
+
+def failure(write: Callable[[], None]) -> InputError | None:
+    """What kept files from being written, such as a full disk: to be raised once the results are printed."""
+    try:
+        write()
+    except InputError as error:
+        return error
+    return None
 
 
 def _target(name: str | os.PathLike[str]) -> tuple[Path, os.stat_result | None]:

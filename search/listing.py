@@ -15,6 +15,7 @@ from hardware.listing import Entry, Figure, describe_clusters, describe_gpus
 from hardware.provenance import Provenance
 from hardware.reader import Table
 from hardware.spelling import did_you_mean
+from search.terminal import put
 
 PROFILES = Path(costmodel.__file__).parent / "profiles"
 DITTO = '"'
@@ -29,10 +30,9 @@ def print_list(kind: str, *names: str, as_json: bool) -> None:
     """
     entries = DESCRIBE[kind](*names)
     if as_json:
-        print(json.dumps([_record(entry) for entry in entries], indent=2))
-        return
-    for entry in entries:
-        print("\n".join(_lines(entry)))
+        put(json.dumps([_record(entry) for entry in entries], indent=2))
+    else:
+        put("\n".join(line for entry in entries for line in _lines(entry)))
 
 
 def _record(entry: Entry) -> dict[str, object]:

@@ -9,6 +9,7 @@ from typing import NoReturn
 
 from hardware.errors import InputError
 from hardware.units import parse
+from search.terminal import put
 
 LARGEST = 2**31 - 1
 Value = int | str
@@ -52,6 +53,9 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise InputError(f"{message} (usage: {self.prog} --help)")
+
+    def _print_message(self, message: str, file: object = None) -> None:
+        put(message.removesuffix("\n"))
 
 
 class _Once(argparse.Action):

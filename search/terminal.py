@@ -13,6 +13,8 @@ from importlib import import_module
 from io import TextIOWrapper
 from types import FrameType
 
+from hardware.errors import InputError
+
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -79,6 +81,20 @@ def open_streams() -> None:
 
 def _to(number: int) -> TextIOWrapper:
     return TextIOWrapper(os.fdopen(number, "wb", closefd=False), encoding="utf-8", errors="backslashreplace")
+
+
+def put(text: str) -> None:
+    """Results go to stdout. A reader that has left (| head) stops no command and changes no exit code.
+
+    Raises InputError if stdout cannot be written, as where a disk is full.
+    """
+    try:
+        print(text, flush=True)
+    except OSError as error:
+        with suppress(OSError):  # what is left in the buffer goes nowhere
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not isinstance(error, BrokenPipeError):
+            raise InputError(f"standard output: cannot be written: {error.strerror}") from None
 
 
 def say(text: str) -> None:

@@ -7,12 +7,13 @@ from argparse import Namespace
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from hardware.errors import InfeasibleError, InputError
 from search import grounds
 from search.engine import cores
-from search.files import output_path, whole
+from search.files import failure, output_path, verb, whole
 from search.inputs import WORK, check_experts
 from search.options import COLUMNS
 from search.sweep import answers, executors, tell
@@ -21,7 +22,7 @@ from search.sweep.grid import Machine, Request, machines
 from search.sweep.journal import Journal, journal
 from search.sweep.rows import ENDS, Limits, Row, fits, rows_of
 from search.sweep.unit import Unit
-from search.terminal import progress, say
+from search.terminal import progress, put, say
 from search.version import VERSION
 
 
@@ -31,7 +32,9 @@ def sweep(arguments: Namespace) -> int:
     Raises InputError for what cannot be meant, InfeasibleError if nothing fits anywhere.
     """
     request = _request(arguments)
-    output = output_path(arguments.output, [*arguments.model, *arguments.cluster, arguments.profile, arguments.space])
+    read = [*arguments.model, *arguments.cluster, arguments.profile, arguments.space]
+    output = output_path(arguments.output, "Parquet", read)
+    how = verb(output)
     asked = machines(request)
     check_experts([machine.model for machine in asked], arguments)
     asked = _one_margin(asked)
@@ -41,18 +44,25 @@ def sweep(arguments: Namespace) -> int:
         limits = Limits(days=arguments.max_days, cost=arguments.max_cost)
         rows = rows_of(units, kept.done, arguments.tokens, limits)
         found = _answers(arguments, usual, units, kept)
-        with whole(output) as (file,):
-            to_parquet(file, rows, _provenance(arguments, units, found))
-    say(f"wrote {output}: {len(rows):,} rows of {len(units):,} searches")
-    if arguments.json:
-        print(json.dumps({"warnings": _doubts(units)} | _json(arguments, rows, found), indent=2))
-    else:
-        print("\n".join(tell.report(arguments, rows, found)))
-    for doubt in _doubts(units):
-        say(doubt)
+        failed = failure(lambda: _write(output, rows, _provenance(arguments, units, found)))
+        if failed is not None:
+            _tell(arguments, rows, units, found)
+            raise failed
+    say(f"{how} {output}: {len(rows):,} rows of {len(units):,} searches")
+    _tell(arguments, rows, units, found)
     if not any(map(fits, rows)):
         raise InfeasibleError("no layout on any machine and size fits and keeps the limits; the table has the reasons")
     return 0
+
+
+def _tell(arguments: Namespace, rows: Sequence[Row], units: Sequence[Unit], found: answers.Answers) -> None:
+    doubts = _doubts(units)
+    if arguments.json:
+        put(json.dumps({"warnings": doubts} | _json(arguments, rows, found), indent=2))
+    else:
+        put("\n".join(tell.report(arguments, rows, found)))
+    for doubt in doubts:
+        say(doubt)
 
 
 def _request(arguments: Namespace) -> Request:
@@ -142,6 +152,11 @@ def _answers(
     paid = rows_of(units, kept.done, arguments.tokens, Limits(cost=arguments.max_cost))
     quick = answers.fewest(paid, arguments.max_days) if arguments.max_days else []
     return list(answers.knees(asked_for)), quick
+
+
+def _write(output: Path, rows: Sequence[Row], told: dict[str, Any]) -> None:
+    with whole(output) as (file,):
+        to_parquet(file, rows, told)
 
 
 def _provenance(arguments: Namespace, units: Sequence[Unit], found: answers.Answers) -> dict[str, Any]:

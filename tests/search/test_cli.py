@@ -308,6 +308,52 @@ def test_a_closed_pipe_is_quiet(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.parametrize(
+    ("command", "code", "told"),
+    [
+        ("why llama-3.1-405b dgx-h100 --gpus 8", 3, "no feasible layout: memory"),
+        ("explain llama-3.1-405b dgx-h100 --gpus 8", 3, "what to change says: meshscout why"),
+        ("search llama-3.1-405b dgx-h100 --gpus 8 --json", 3, "no feasible layout for llama-3.1-405b"),
+        ("search llama-3.1-8b dgx-h100 --gpus 8 --tp 8", 0, "wrote frontier.parquet"),
+    ],
+)
+def test_a_reader_that_has_left_changes_neither_code_nor_talk(
+    tmp_path: Path, command: str, code: int, told: str
+) -> None:
+    done = meshscout(f"{command} | true", tmp_path)
+    assert done.returncode == code
+    assert told in done.stderr
+
+
+@pytest.mark.parametrize(
+    "command", ["--help", "--version", "why --help", "list spaces", "search llama-3.1-8b dgx-h100 --gpus 8 --tp 8"]
+)
+def test_results_that_cannot_be_written_are_an_error(tmp_path: Path, command: str) -> None:
+    done = meshscout(f"{command} >/dev/full", tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.endswith("error: standard output: cannot be written: No space left on device\n")
+    if "8b" in command:
+        assert pq.read_table(tmp_path / "frontier.parquet").num_rows > 0
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("search llama-3.1-8b dgx-h100 --gpus 8 -o f.html", "f.html: Parquet is written, not html"),
+        ("search llama-3.1-8b dgx-h100 --gpus 8 --all a.csv", "a.csv: Parquet is written, not csv"),
+        ("sweep llama-3.1-8b dgx-h100 --gpus 8 --tokens 1T -o s.csv", "s.csv: Parquet is written, not csv"),
+        ("report frontier.parquet -o other.parquet", "other.parquet: HTML is written, not parquet"),
+        ("validate --predictions p.json", "p.json: CSV is written, not json; name a .csv file"),
+        ("calibrate runs.csv -o p.csv", "p.csv: TOML is written, not csv; name a .toml file"),
+        ("calibrate runs.csv -o mine", "mine: a profile is read from a .toml file"),
+    ],
+)
+def test_a_file_is_not_named_as_what_it_is_not(run: Callable[..., Outcome], command: str, said: str) -> None:
+    code, out, err = run(*command.split())
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert said in err
+
+
 def test_an_interrupt_is_130_and_quiet(run: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt

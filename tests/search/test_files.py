@@ -75,7 +75,7 @@ def test_what_cannot_be_written_is_refused_and_kept(folder: Path, name: str, sai
     (folder / "dangling").symlink_to("no/where")
     (folder / "link-to-fixed").symlink_to("fixed.parquet")
     before = sorted(folder.iterdir())
-    for use in (output_path, lambda text: write_text(text, "new")):
+    for use in (lambda text: output_path(text, "Parquet"), lambda text: write_text(text, "new")):
         with pytest.raises(InputError, match=said) as caught:
             use(name)
         assert name in str(caught.value)
@@ -165,7 +165,8 @@ def test_a_model_in_its_folder_and_measured_runs_are_not_replaced(
     assert "input" in refused(capsys, "search", ".", "dgx-h100", "--gpus", "8", "-o", "out")
     (folder / "runs.csv").write_text("id,model\n")
     assert "input" in refused(capsys, "validate", "runs.csv", "--predictions", "./runs.csv")
-    assert "input" in refused(capsys, "calibrate", "runs.csv", "-o", "runs.csv")
+    (folder / "out.toml").symlink_to("runs.csv")
+    assert "input" in refused(capsys, "calibrate", "runs.csv", "-o", "out.toml")
 
 
 def test_the_streams_of_the_command_are_not_replaced(folder: Path) -> None:

@@ -1,5 +1,6 @@
 """A sweep: every combination is one search, what it costs adds up, and it ends with the same bytes however it ran."""
 
+import errno
 import json
 import os
 import signal
@@ -43,6 +44,27 @@ def test_a_job_that_measured_runs_cover_is_what_search_finds(run: Callable[..., 
         assert run("search", *job).code == 0
         alone = rows("frontier.parquet")
         assert [{name: row[name] for name in alone[0]} for row in rows()] == alone
+
+
+def test_a_full_disk_costs_the_file_of_a_sweep_and_not_its_table(
+    run: Callable[..., Outcome], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was searched stays in the journal, and is not searched again."""
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    job = ("sweep", "llama-3.1-8b", "dgx-h100", "--gpus", "8", "--tokens", "1T", *SMALL)
+    with monkeypatch.context() as patch:
+        patch.setattr("search.sweep.command.to_parquet", full)
+        code, out, err = run(*job)
+    assert code == 2
+    assert "cheapest: " in out
+    assert "error: sweep.parquet: cannot be written: No space left on device" in err
+    assert [path.name for path in tmp_path.iterdir()] == ["sweep.parquet.journal"]
+    again = run(*job, "--resume")
+    assert (again.code, again.out) == (0, out)
+    assert "1 searches are done already" in again.err
 
 
 def test_all_sizes_of_a_sweep_are_held_to_one_margin(run: Callable[..., Outcome]) -> None:
