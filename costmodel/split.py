@@ -36,8 +36,9 @@ def split_layers(
     """Layers per stage: contiguous, at least `least` (one) each, the slowest stage as fast as any such split allows.
 
     `weights` is one number a layer, `tail` what the last stage computes beside its layers, in the same unit.
-    Among the optimal splits it takes the one whose first stages, which hold the most micro-batches, are lightest.
-    Raises ValueError if there are too few layers.
+    Among the optimal splits it takes one whose last stage has most layers, and whose others are as fast as they can be;
+    of these the one whose first stages, which hold the most micro-batches, are lightest. Raises ValueError if there are
+    too few layers.
     """
     prefix = [0.0, *accumulate(weights)]
     layers, least = len(weights), least or (1,) * stages
@@ -51,8 +52,14 @@ def split_layers(
     for reserve in range(max(1, layers // stages), -1, -1):
         counts = _fill(prefix, tail, bounds[low], least, reserve)
         if counts is not None:
-            return counts
+            return counts if tail == 0.0 or stages == 1 else _evened(weights, counts, least)
     raise ValueError(f"{layers} layers cannot fill {stages} stages")
+
+
+def _evened(weights: tuple[float, ...], counts: tuple[int, ...], least: tuple[int, ...]) -> tuple[int, ...]:
+    """The same last stage, and the others as even as they can be: where it sets the pace, they may be far from it."""
+    last = counts[-1]
+    return (*split_layers(weights[: len(weights) - last], 0.0, len(counts) - 1, least[:-1]), last)
 
 
 def _bounds(prefix: Sequence[float], tail: float, stages: int) -> list[float]:

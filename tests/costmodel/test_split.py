@@ -128,5 +128,21 @@ def test_no_split_that_leaves_every_stage_its_least_is_faster(costs, tail, data)
     assert slowest(costs, tail, counts) == pytest.approx(min(slowest(costs, tail, split) for split in every))
 
 
+@given(weights, tails.filter(bool), st.data())
+def test_where_the_head_sets_the_pace_the_other_stages_are_even(costs, tail, data):
+    stages = data.draw(st.integers(1, len(costs)))
+    *others, last = split_layers(tuple(costs), tail, stages)
+    rest = costs[: len(costs) - last]
+    cuts = ((0, *inner, len(rest)) for inner in combinations(range(1, len(rest)), stages - 2)) if stages > 1 else ()
+    every = [slowest(rest, 0.0, tuple(b - a for a, b in pairwise(cut))) for cut in cuts]
+    assert stages == 1 or slowest(rest, 0.0, tuple(others)) == pytest.approx(min(every))
+
+
+def test_a_heavy_head_leaves_no_other_stage_heavy():
+    """gpt-oss-120b on 16 stages: the head weighs as much as four layers, yet none of the others has four or five."""
+    counts = split_table(load_model("gpt-oss-120b"), 4096, [16]).split(16)
+    assert (max(counts), counts[-1]) == (3, 1)
+
+
 def enough(split: tuple[int, ...], least: tuple[int, ...]) -> bool:
     return all(count >= need for count, need in zip(split, least, strict=True))

@@ -185,14 +185,16 @@ def test_layers_under_another_set_cost_what_they_cost_as_the_layouts_own() -> No
         assert found.memory_total[0] == pytest.approx(usual.memory_total[0], rel=1e-9)
 
 
-def test_the_closed_form_loses_little_on_the_average() -> None:
-    """It weighs layers by FLOPs; gpt-oss, whose experts are slow for theirs beside a large head, loses most."""
+def test_the_closed_form_loses_little() -> None:
+    """It weighs layers by FLOPs. Llama 4 Maverick under tensor parallelism loses most: its layers with experts take
+    three times as long as the dense ones, for as many FLOPs."""
     losses = [loss(name, pp, tp) for name in model_names() for pp in (4, 8, 16) for tp in (1, 8)]
     known = np.array([one for one in losses if one is not None])
     assert known.min() > -1e-5
     assert np.median(known) < 1e-5
-    assert np.quantile(known, 0.9) < 0.05
-    assert known.mean() < 0.025
+    assert np.quantile(known, 0.9) < 0.001
+    assert known.mean() < 0.003
+    assert known.max() < 0.15
 
 
 def loss(name: str, pp: int, tp: int) -> float | None:
