@@ -16,7 +16,7 @@ from search.fitting import data_degree, usual_schedule
 from search.placement import spans
 from search.rule import violations
 from search.rules import rules
-from search.space import SearchSpace, possible_values
+from search.space import ALL_RANKS, SearchSpace, possible_values
 
 LEAST = 0.002
 """Share of the step or of the memory below which a difference is not told."""
@@ -109,7 +109,7 @@ def changed(problem: Problem, layout: Layouts, changes: Mapping[str, int]) -> La
     whole = row["dp_shard"] == row["dp"] * row["cp"]
     row |= changes
     row["dp"] = data_degree(problem, {axis: row[axis] for axis in ("tp", "pp", "cp")} | dict(changes))
-    if whole and "dp_shard" not in changes:
+    if changes.get("dp_shard", ALL_RANKS if whole else row["dp_shard"]) == ALL_RANKS:
         row["dp_shard"] = row["dp"] * row["cp"]
     if "tp" in changes and "sequence_parallel" not in changes:
         row["sequence_parallel"] = int(row["tp"] > 1 and problem.profile.sequence_parallel)

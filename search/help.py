@@ -40,7 +40,8 @@ def help_text() -> str:
             "  -h, --help".ljust(column) + "show this help, after a command that of the command",
             "  --version".ljust(column) + "show the version",
             "",
-            "Exit codes: 0 done, 1 a fault of ours, 2 invalid input, 3 no feasible layout.",
+            "Exit codes: 0 done, 1 a fault of ours, 2 invalid input, 3 no feasible layout,",
+            "130 interrupted.",
             "",
         ]
     )

@@ -17,7 +17,7 @@ from hardware.cluster import Cluster
 from hardware.errors import InputError
 from search.fitting import data_degree, usual_etp, usual_order, usual_schedule
 from search.options import COLUMNS
-from search.space import SearchSpace, load_space
+from search.space import ALL_RANKS, SearchSpace, load_space
 from search.terminal import say
 
 if TYPE_CHECKING:
@@ -216,7 +216,7 @@ def _typed_axes(arguments: Namespace, profile: Profile) -> dict[str, int]:
     axes = {}
     for option, column in COLUMNS.items():
         value = getattr(arguments, option.replace("-", "_"))
-        if value is not None:
+        if value not in (None, "all"):
             axes[column] = _code(profile, column, value)
     return axes
 
@@ -224,6 +224,8 @@ def _typed_axes(arguments: Namespace, profile: Profile) -> dict[str, int]:
 def _code(profile: Profile, column: str, value: int | str) -> int:
     if column == "recompute":
         return profile.recompute_code(str(value))
+    if column == "dp_shard" and value == "all":
+        return ALL_RANKS
     if column in CODED:
         names = CODED[column]
         if value not in names:

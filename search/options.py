@@ -23,7 +23,7 @@ AXES: dict[str, tuple[str, str]] = {
     "ep": ("count", "expert-parallel degree"),
     "etp": ("count", "tensor-parallel degree inside an expert"),
     "zero": ("stage", "0: nothing sharded, 1: optimizer, 2: and gradients, 3: and weights (FSDP)"),
-    "dp-shard": ("count", "ranks over which ZeRO shards its states (HSDP where fewer than DP x CP); default: DP x CP"),
+    "dp-shard": ("count|all", "ranks over which ZeRO shards its states: all of DP x CP, or fewer (HSDP)"),
     "micro-batch": ("count", "sequences per micro-batch"),
     "recompute": (
         "name",
@@ -127,8 +127,13 @@ def _memory(text: str) -> float:
     return size
 
 
+def _shard(text: str) -> Value:
+    return text if text == "all" else _integer(text, 1, f"all, or a positive integer up to {LARGEST}")
+
+
 VALUES: dict[str, Callable[[str], Value]] = {
     "count": count,
+    "count|all": _shard,
     "stage": _stage,
     "switch": _switch,
     "name": _word,
@@ -160,7 +165,8 @@ def _other(text: str) -> int | dict[str, Value]:
 
 def add_axes(parser: argparse.ArgumentParser, *, many: bool) -> None:
     """The axes: comma lists that limit the space, or one value each."""
-    title = "comma lists that limit the space" if many else "one value each; default: 1, derived, or the profile's"
+    listed = "comma lists that limit the space; default: all of its values"
+    title = listed if many else "one value each; default: 1, derived, or the profile's"
     group = parser.add_argument_group("axes", title)
     for option, (kind, text) in AXES.items():
         value = _list_of(VALUES[kind]) if many else VALUES[kind]
@@ -334,6 +340,7 @@ def add_report(parser: argparse.ArgumentParser) -> None:
 
 def add_validate(parser: argparse.ArgumentParser) -> None:
     """Options of `validate`."""
+    parser.description = "Score predictions against measured runs: step time, memory, out of memory, ranking."
     parser.add_argument(
         "runs", metavar="RUNS.csv", nargs="?", help="a table of measured runs; default: the shipped ones"
     )
@@ -344,18 +351,25 @@ def add_validate(parser: argparse.ArgumentParser) -> None:
         help="score this profile on its runs alone: those of its framework, and of frameworks that no profile knows",
     )
     parser.add_argument("--predictions", type=named, metavar="FILE.csv", help="write a prediction for every run")
-    parser.add_argument("--trust", choices=("ok", "medium", "low"), default="ok", help="least trust of a run (ok)")
+    parser.add_argument(
+        "--trust", choices=("ok", "medium", "low"), default="ok", help="least trust of a run; default: ok"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON in SI units")
 
 
 def add_calibrate(parser: argparse.ArgumentParser) -> None:
     """Options of `calibrate`."""
+    parser.description = "Fit a profile's rates to measured runs, and say what each rests on and what the fit gains."
     parser.add_argument("runs", metavar="RUNS.csv", help="a table of measured runs")
     parser.add_argument(
         "-o", "--output", type=named, metavar="PROFILE.toml", required=True, help="the profile to write"
     )
     parser.add_argument(
-        "--profile", type=named, metavar="NAME", default="megatron", help="the profile to start from (megatron)"
+        "--profile",
+        type=named,
+        metavar="NAME",
+        default="megatron",
+        help="the shipped profile to start from; default: megatron",
     )
     parser.add_argument(
         "--unfitted",

@@ -232,6 +232,11 @@ def test_the_rule_that_a_limit_meets_is_explained_with_its_numbers(
     assert said in err
 
 
+def test_a_frontier_of_any_name_is_explained(run: Callable[..., Outcome]) -> None:
+    assert run(*SEARCH, "--tp", "8", "-o", "frontier").code == 0
+    assert run("explain", "frontier").out == run("explain", "frontier", "--rank", "1").out != ""
+
+
 def test_a_file_that_was_there_is_said_to_be_replaced(run: Callable[..., Outcome]) -> None:
     assert "wrote frontier.parquet" in run(*SEARCH).err
     assert "replaced frontier.parquet" in run(*SEARCH).err

@@ -1,6 +1,7 @@
 """Every option of every command with values that cannot be meant: exit code 2, one line, and the option as typed."""
 
 import argparse
+import json
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -84,6 +85,17 @@ def test_inputs_that_do_not_go_together_are_named_as_typed(run: Callable[..., Ou
     code, out, err = run(*typed.split())
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert said in err
+
+
+def test_the_shard_group_may_be_all_ranks(run: Callable[..., Outcome]) -> None:
+    job = "llama-3.1-8b dgx-h100 --gpus 16 --tp 1 --pp 1 --cp 2 --zero 3".split()
+    found = json.loads(run("search", *job, "--dp-shard", "all", "--json").out)["frontier"]
+    assert {(row["dp_shard"], row["dp"]) for row in found} == {(16, 8)}
+    found = json.loads(run("explain", *job, "--dp-shard", "8", "--against", "dp-shard=all", "--json").out)
+    assert (found["layout"]["dp_shard"], found["against"]["layout"]["dp_shard"]) == (8, 16)
+    whole = run("explain", *job, "--dp-shard", "all", "--json").out
+    assert json.loads(whole) == json.loads(run("explain", *job, "--json").out)
+    assert "'some' is not all, or a positive integer" in run("search", *job, "--dp-shard", "some").err
 
 
 def test_what_changes_nothing_may_be_typed_for_a_model_without_experts(run: Callable[..., Outcome]) -> None:
