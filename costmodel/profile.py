@@ -149,6 +149,11 @@ class Profile:
         slower = {key: max(found) for key, found in peaks.items() if found and max(found) < gpu.peak["bf16"]}
         return max(slower, key=lambda key: (slower[key], key), default="")
 
+    @property
+    def rank_order(self) -> int:
+        """Code of the order of the ranks that is taken when none is named."""
+        return RANK_ORDERS.index(self.rank_orders[0])
+
     def recompute_code(self, name: str) -> int:
         """Index of a recompute set; `selective` is the recommended one. Raises InputError with the known names."""
         names = [choice.name for choice in self.recompute]

@@ -7,7 +7,7 @@ from math import prod
 
 import numpy as np
 
-from costmodel.layouts import RANK_ORDERS, SCHEDULES, Layouts
+from costmodel.layouts import SCHEDULES, Layouts
 from costmodel.memory import memory
 from costmodel.problem import Problem
 from costmodel.profile import Profile
@@ -33,11 +33,6 @@ def data_degree(problem: Problem, row: Mapping[str, int]) -> int:
     if gpus % made:
         raise InputError(f"{degrees} = {made} does not divide the {gpus} GPUs of the job")
     return row["dp"] if "dp" in row else gpus // made
-
-
-def usual_order(profile: Profile) -> int:
-    """Code of the order of the ranks that is taken when none is named."""
-    return RANK_ORDERS.index(profile.rank_orders[0])
 
 
 def usual_etp(problem: Problem, tp: int, cp: int, ep: int) -> int:

@@ -15,7 +15,7 @@ from costmodel.profile import Profile, load_profile
 from hardware.catalog import load_cluster
 from hardware.cluster import Cluster
 from hardware.errors import InputError
-from search.fitting import data_degree, usual_etp, usual_order, usual_schedule
+from search.fitting import data_degree, usual_etp, usual_schedule
 from search.options import COLUMNS
 from search.space import ALL_RANKS, SearchSpace, load_space
 from search.terminal import say
@@ -121,7 +121,7 @@ def typed_layout(arguments: Namespace) -> Chosen:
     axes["dp"] = data_degree(problem, axes)
     axes.setdefault("sequence_parallel", int(tp > 1 and profile.sequence_parallel))
     axes.setdefault("schedule", usual_schedule(profile, pp, axes.get("vpp", 1)))
-    axes.setdefault("rank_order", usual_order(profile))
+    axes.setdefault("rank_order", profile.rank_order)
     axes.setdefault("etp", usual_etp(problem, tp, cp, axes.get("ep", 1)))
     axes.setdefault("zero_stage", _usual_stage(profile, pp))
     axes.setdefault("recompute", profile.recompute_code(profile.default_recompute))

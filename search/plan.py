@@ -16,7 +16,7 @@ from costmodel.layouts import Layouts
 from costmodel.problem import DTYPE_BYTES, Problem
 from hardware.units import format_bytes as size
 from search.engine import search
-from search.fitting import needs, usual_etp, usual_order, usual_schedule
+from search.fitting import needs, usual_etp, usual_schedule
 from search.frontier import rows_of
 from search.rule import violations
 from search.rules import rules
@@ -207,7 +207,7 @@ class _Process:
         dp, tp, pp = self.gpus // (axes["tp"] * axes["pp"]), axes["tp"], axes["pp"]
         rest = {"dp": dp, "etp": usual_etp(self.problem, tp, 1, axes["ep"])}
         rest |= {"sequence_parallel": int(tp > 1 and self.profile.sequence_parallel)}
-        rest |= {"rank_order": usual_order(self.profile)}
+        rest |= {"rank_order": self.profile.rank_order}
         for schedule in (usual_schedule(self.profile, pp), 0):
             row = Layouts.of(**axes, **rest, schedule=schedule).row(0)
             if pp <= self.model.layers and not violations(self.rules, row):

@@ -11,7 +11,6 @@ import numpy as np
 from costmodel.layouts import RANK_ORDERS, SCHEDULES, Column
 from costmodel.problem import Problem
 from search import rules_shape as shape
-from search.fitting import usual_order
 from search.rule import Rule
 from search.rules_memory import memory_floor, memory_rule
 from search.space import SearchSpace, divisors
@@ -90,7 +89,7 @@ def _schedule() -> Rule:
 
 def _rank_order(problem: Problem, space: SearchSpace) -> Rule:
     """One order of the ranks is left where all are the same layout: the default, or the first of the space."""
-    known, usual = space.axes["rank_order"], usual_order(problem.profile)
+    known, usual = space.axes["rank_order"], problem.profile.rank_order
     first = usual if usual in known else known[0]
 
     def because(pp: int, dp: int, rank_order: int) -> str:

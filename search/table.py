@@ -21,7 +21,6 @@ from hardware.units import (
 from search.account import account, least_memory
 from search.assignment import Balanced
 from search.engine import SearchResult
-from search.fitting import usual_order
 from search.plan import Plan
 from search.rules_memory import kept_free
 
@@ -173,7 +172,7 @@ def _layout_columns(problem: Problem, layouts: Layouts) -> Iterator[tuple[str, l
     yield "recompute", [problem.profile.recompute[code].name for code in layouts.recompute]
     if np.any(layouts.schedule != np.where(layouts.vpp > 1, INTERLEAVED, ONE_F_ONE_B)):
         yield "schedule", [SCHEDULES[code] for code in layouts.schedule]
-    if np.any(layouts.rank_order != usual_order(problem.profile)):
+    if np.any(layouts.rank_order != problem.profile.rank_order):
         yield "order", [RANK_ORDERS[code].removeprefix("tp-cp-") for code in layouts.rank_order]
 
 

@@ -15,7 +15,6 @@ from costmodel.profile import Profile
 from hardware.units import format_bytes, parse
 from search.conflict import Candidates, Witness, conflict
 from search.engine import SearchResult, search
-from search.fitting import usual_order
 from search.fixes import Fix, fixes
 from search.rules import skeleton_rules
 from search.rules_memory import kept_free
@@ -84,7 +83,7 @@ def spell(profile: Profile, row: Mapping[str, int]) -> str:
     if row["zero_stage"] and row["dp_shard"] != row["dp"] * row["cp"]:
         degrees.append(f"{_label('dp_shard')} {row['dp_shard']}")
     names = [f"recompute {named(profile, 'recompute', row['recompute'])}", SCHEDULES[row["schedule"]]]
-    if row["rank_order"] != usual_order(profile):
+    if row["rank_order"] != profile.rank_order:
         names.append(RANK_ORDERS[row["rank_order"]])
     sequence = ["sequence-parallel"] if row["sequence_parallel"] else []
     return ", ".join([*degrees, *names, *sequence])

@@ -40,7 +40,7 @@ def layout_of(row: Mapping[str, str], problem: Problem) -> Layouts:
         tp=tp, pp=pp, vpp=vpp, dp=dp, dp_shard=shard, cp=cp, ep=ep, etp=etp, micro_batch=micro_batch,
         zero_stage=_zero(row, profile), recompute=1 if _modules(row) else 0,
         sequence_parallel=int(flag(row, "sp", profile.sequence_parallel) and tp > 1),
-        schedule=SCHEDULES.index(schedule),
+        schedule=SCHEDULES.index(schedule), rank_order=profile.rank_order,
     )  # fmt: skip
 
 
