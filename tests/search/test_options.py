@@ -88,7 +88,7 @@ def test_inputs_that_do_not_go_together_are_named_as_typed(run: Callable[..., Ou
 
 
 def test_the_shard_group_may_be_all_ranks(run: Callable[..., Outcome]) -> None:
-    job = "llama-3.1-8b dgx-h100 --gpus 16 --tp 1 --pp 1 --cp 2 --zero 3".split()
+    job = ["llama-3.1-8b", "dgx-h100", "--gpus", "16", "--tp", "1", "--pp", "1", "--cp", "2", "--zero", "3"]
     found = json.loads(run("search", *job, "--dp-shard", "all", "--json").out)["frontier"]
     assert {(row["dp_shard"], row["dp"]) for row in found} == {(16, 8)}
     found = json.loads(run("explain", *job, "--dp-shard", "8", "--against", "dp-shard=all", "--json").out)
