@@ -14,7 +14,7 @@ from costmodel.model import load_model
 from costmodel.problem import Problem, Workload
 from costmodel.profile import load_profile
 from hardware.catalog import load_cluster, load_gpu
-from search import cli, table
+from search import cli, commands, table
 from search.account import DEMANDS
 from search.rules import rules
 from search.space import load_space
@@ -87,7 +87,7 @@ def test_a_stdout_without_blocks_still_gets_a_bar(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(cli, "_blocks", lambda: "#.")
+    monkeypatch.setattr(commands, "_blocks", lambda: "#.")
     assert cli.main(["search", "llama-3.1-8b", "dgx-h100", "--gpus", "8", "--top", "1"]) == 0
     assert "##" in capsys.readouterr().out
 
