@@ -77,7 +77,8 @@ def _run(argv: Sequence[str] | None, stop: Signals) -> int:
     try:
         words = sys.argv[1:] if argv is None else argv
         arguments = _parser(words[0] if words else None).parse_args(words)
-        stop.load(*MODULES.get(arguments.run.__name__, ()))
+        stages = ("search.balance",) if getattr(arguments, "balance", False) else ()
+        stop.load(*MODULES.get(arguments.run.__name__, ()), *stages)
         return int(arguments.run(arguments))
     except InputError as error:
         return _fail(as_typed(" ".join(str(error).split())), USAGE)

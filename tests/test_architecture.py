@@ -50,12 +50,12 @@ def allowed(path: str, name: str) -> bool:
     return top in sys.stdlib_module_names
 
 
-def loaded_by(*argv: str, before: str = "") -> set[str]:
-    """The heavy packages that a fresh interpreter holds after running one command."""
+def loaded_by(*argv: str, before: str = "", names: tuple[str, ...] = HEAVY) -> set[str]:
+    """The heavy packages, or the modules of `names`, that a fresh interpreter holds after running one command."""
     program = (
         f"import sys\n{before}\nfrom search.cli import main\n"
         f"try: main({list(argv)!r})\nexcept SystemExit: pass\n"
-        f"print(*sorted(set({HEAVY!r}) & set(sys.modules)), file=sys.stderr)"
+        f"print(*sorted(set({names!r}) & set(sys.modules)), file=sys.stderr)"
     )
     run = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
     return set(run.stderr.split())
@@ -115,6 +115,14 @@ def test_list_loads_nothing_heavy(kind: str) -> None:
 def test_a_search_that_writes_its_frontier_needs_no_pandas(tmp_path: Path) -> None:
     argv = f"search llama-3.1-8b dgx-h100 --gpus 8 --tp 8 -o {tmp_path}/frontier.parquet".split()
     assert loaded_by(*argv) & set(HEAVY) == {"numpy", "ortools", "pyarrow"}
+
+
+@pytest.mark.parametrize("balance", [[], ["--balance"]])
+def test_a_search_loads_what_balances_stages_on_demand(tmp_path: Path, balance: list[str]) -> None:
+    """The modelling layer of CP-SAT takes as long to load as the rest of a search; skeletons need the solver alone."""
+    argv = f"search llama-3.1-8b dgx-h100 --gpus 8 --tp 8 -o {tmp_path}/frontier.parquet".split()
+    names = ("search.balance", "search.stages", "search.stage_choices", "ortools.sat.python.cp_model")
+    assert loaded_by(*argv, *balance, names=names) & set(names) == (set(names) if balance else set())
 
 
 @pytest.mark.parametrize("option", ["--help", "-h", "--version"])

@@ -2,6 +2,7 @@
 
 import json
 import re
+import signal
 from dataclasses import replace
 from itertools import chain
 
@@ -17,6 +18,7 @@ from search.explain import explain
 from search.frontier import read_frontier, write_parquet
 from search.narrative import explanation
 from search.space import load_space
+from search.stages import assign
 from tests.search.test_stages import REAL
 from tests.strategies import problem
 
@@ -147,3 +149,19 @@ def test_search_balances_on_demand(run, tmp_path) -> None:
     assert rows == read_frontier(path).rows
     assert list(chain.from_iterable(row["layers_per_stage"] for row in rows))
     assert load_model("llama-3.1-8b").layers == sum(rows[0]["layers_per_stage"])
+
+
+def test_ctrl_c_ends_a_search_that_balances_and_leaves_no_file(run, monkeypatch, tmp_path) -> None:
+    done = []
+
+    def first(job, layout):
+        if done:
+            signal.raise_signal(signal.SIGINT)
+        done.append(layout)
+        return assign(job, layout)
+
+    monkeypatch.setattr("search.balance.assign", first)
+    job = ("llama-3.1-8b", "dgx-h100", "--gpus", "8", "--global-batch", "32", "--pp", "2,4", "--tp", "1")
+    assert run("search", *job, "--balance") == (130, "", "")
+    assert len(done) == 1
+    assert list(tmp_path.iterdir()) == []
