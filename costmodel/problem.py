@@ -104,13 +104,13 @@ class Problem:
 
     def __post_init__(self) -> None:
         gpus, node = self.workload.gpus, self.cluster.gpus_per_node
+        if gpus > self.cluster.max_gpus:
+            raise InputError(f"gpus {gpus}: {self.cluster.name} joins at most {self.cluster.max_gpus} GPUs")
         if gpus > node and gpus % node:
             near = f"{gpus // node * node} and {gpus // node * node + node}"
             raise InputError(
                 f"gpus {gpus}: {self.cluster.name} has {node} GPUs a node; the nearest whole nodes are {near}"
             )
-        if gpus > self.cluster.max_gpus:
-            raise InputError(f"gpus {gpus}: {self.cluster.name} joins at most {self.cluster.max_gpus} GPUs")
         precision = self.workload.precision
         if precision not in self.cluster.gpu.peak:
             raise InputError(

@@ -233,7 +233,8 @@ class Table:
 
     def error(self, key: str, message: str, value: object = None) -> InputError:
         """An InputError, to be raised by the caller, that names the file, the key path and the value."""
-        shown = "" if value is None else f" = {_shorten(value)}"
+        figure = value.get("value", value) if isinstance(value, dict) else value
+        shown = "" if value is None else f" = {_shorten(figure)}"
         separator = " " if message.startswith("is ") else ": "
         return InputError(f"{self.file}: {self._dotted(key)}{shown}{separator}{message}")
 

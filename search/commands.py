@@ -264,7 +264,8 @@ def _check_explain(arguments: Namespace) -> None:
     add_explain(parser)
     usual = vars(parser.parse_args([]))
     given = [name for name, value in usual.items() if vars(arguments)[name] != value and name != "given"]
-    more = [name.replace("_", "-") for name in given if name not in EITHER]
+    shown = {"cluster": "CLUSTER", "family": "--as"}
+    more = [shown.get(name, f"--{name.replace('_', '-')}") for name in given if name not in EITHER]
     if arguments.model is None or more:
         raise InputError(
             f"explain FILE [--rank K] takes all from the file; drop {', '.join(more)}"

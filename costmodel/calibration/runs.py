@@ -71,6 +71,8 @@ def read_runs(path: str | Path, profile: Profile | None = None) -> tuple[list[Ru
         table = pd.read_csv(path, dtype=str, keep_default_na=False)
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
+    except IsADirectoryError:
+        raise InputError(f"{path}: is a folder, expected a CSV file of runs") from None
     except (OSError, ValueError) as error:
         why = " ".join(str(error).split()).removeprefix("Error tokenizing data. C error: ")
         raise InputError(f"{path}: not a CSV file of runs: {why}") from None

@@ -92,7 +92,9 @@ class Machine:
         asked = request.batches or (fitting_batch(gpus, usual) if fitting else usual,)
         if request.critical_batch is None:
             return asked
-        most = max(1, int(request.critical_batch // length))
+        most = int(request.critical_batch // length)
+        if not most:
+            raise InputError(f"--critical-batch {request.critical_batch:g} tokens: fewer than a sequence of {length}")
         kept = tuple(batch for batch in asked if batch <= most)
         if not kept and request.batches:
             raise InputError(

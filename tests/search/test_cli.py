@@ -84,6 +84,7 @@ def test_gpus_is_a_positive_integer(run: Callable[..., Outcome], gpus: str) -> N
         (["search", "llama-3.1-80b", "dgx-h100", "--gpus", "8"], "llama-3.1-8b"),
         (["search", "llama-3.1-8b", "dgx-h1000", "--gpus", "8"], "dgx-h100"),
         (["search", "llama-3.1-8b", "dgx-h100", "--gpus", "12"], "16"),
+        (["search", "llama-3.1-8b", "dgx-h100", "--gpus", "99999999"], "--gpus 99999999: dgx-h100 joins at most"),
         (["search", "nowhere/config.json", "dgx-h100", "--gpus", "8"], "nowhere"),
         (["search", ".", "dgx-h100", "--gpus", "8"], "config.json"),
         (["list"], "kind"),
@@ -95,7 +96,9 @@ def test_gpus_is_a_positive_integer(run: Callable[..., Outcome], gpus: str) -> N
         ([*EXPLAIN, "--tp", "2", "--pp", "2", "--dp", "4"], "16"),
         (["explain", "frontier.parquet", "--rank", "1"], "frontier.parquet"),
         (["explain", "frontier.parquet", "--rank", "0"], "'0'"),
-        (["explain", "frontier.parquet", "--rank", "1", "--tp", "2"], "tp"),
+        (["explain", "frontier.parquet", "--rank", "1", "--tp", "2", "--as", "llama"], "drop --as, --tp"),
+        (["explain", "frontier.parquet", "dgx-h100", "--rank", "1"], "drop CLUSTER"),
+        (["validate", "."], ".: is a folder"),
     ],
 )
 def test_wrong_input_is_one_line_and_exit_2(
