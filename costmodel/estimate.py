@@ -17,7 +17,7 @@ from costmodel.memory import Memory, memory
 from costmodel.problem import Problem
 from costmodel.quantity import quantity
 from costmodel.split import MOVED, StageTable
-from costmodel.synchronise import Sync, data_parallel, synchronisation
+from costmodel.synchronise import Sync, exposed, synchronisation
 from costmodel.traffic import LayerTraffic
 
 T = TypeVar("T")
@@ -162,8 +162,6 @@ class Passes:
     micro_batches: Column
     slowest: Column
     """kind of the slowest stage"""
-    layers: Column
-    """layers on it"""
     own: Column
     """on it: forward, backward, and the weight-gradient part of the backward pass; shape (3, N), as the next"""
     last: Column
@@ -189,7 +187,8 @@ class Spent:
     work: Column
     sends: Column
     waits: Column
-    exchange: Column
+    exposed: Column
+    alone: Column
     optimizer: Column
 
     @property
@@ -201,14 +200,14 @@ class Spent:
     @property
     def shared(self) -> Column:
         """What data parallelism and the optimizer take; whatever vpp and the schedule are, but for DualPipe."""
-        return self.exchange + self.optimizer
+        return self.exposed + self.alone
 
     def terms(self, problem: Problem, passes: Passes) -> Time:
         """Term by term."""
         return Time(
             **dict(zip(PASSES, passes.terms, strict=True)),
             pipeline_send=self.sends,
-            data_parallel=self.exchange,
+            data_parallel=self.exposed + (self.alone - self.optimizer),
             bubble=self.waits,
             optimizer=self.optimizer,
             overhead=overhead(problem, self.own + self.shared),
@@ -231,7 +230,6 @@ def passes_of(problem: Problem, layouts: Layouts, stages: StageTable, parts: dic
     return Passes(
         micro_batches=micro_batches,
         slowest=seen.slowest,
-        layers=stage["dense"] + stage["moe"] + stage["mtp"],
         own=seen.own,
         last=seen.last,
         whole=seen.whole,
@@ -256,8 +254,8 @@ def spend(problem: Problem, layouts: Layouts, pipeline: Layouts, passes: Passes,
     vpp, pp = pipeline.vpp.astype(np.float64), layouts.pp.astype(np.float64)
     sends = schedule.sends(passes.send, passes.micro_batches, pp, vpp, visible)
     sends = sends + 2.0 * problem.profile.time.send * (pp > 1.0) * (vpp * passes.micro_batches + (pp - 1.0))
-    exchange = data_parallel(problem, passes.own, passes.micro_batches, passes.layers, sync)
-    return Spent(work=passes.work, sends=sends, waits=waits, exchange=exchange, optimizer=sync.optimizer)
+    shown = exposed(problem, passes.own, passes.micro_batches, sync)
+    return Spent(work=passes.work, sends=sends, waits=waits, exposed=shown, alone=sync.alone, optimizer=sync.optimizer)
 
 
 def seconds_of(problem: Problem, busy: Column) -> Column:

@@ -22,10 +22,16 @@ class Sync:
 
     gathers: Column
     """1 where weights are gathered for each micro-batch (ZeRO-3), else 0"""
-    exchange: Column
-    """of ZeRO-1 shards, beyond what their bytes take"""
-    traffic: traffic.DataTraffic
+    forward: Column
+    """weights gathered during one forward pass"""
+    each: Column
+    """weights gathered and gradients reduced during each backward pass, one micro-batch"""
+    last: Column
+    """gradients reduced once, during the last backward pass"""
+    alone: Column
+    """what nothing hides: the first layer's share of these, the exchange of ZeRO-1 shards, the optimizer step"""
     optimizer: Column
+    """of that, the optimizer step"""
 
 
 def synchronisation(problem: Problem, layouts: Layouts, stages: StageTable, kind: Column) -> Sync:
@@ -35,26 +41,30 @@ def synchronisation(problem: Problem, layouts: Layouts, stages: StageTable, kind
     few, at = layouts.take(first), (np.broadcast_to(split, kind.shape)[first], kind[first])
     stage = {name: values[at] for name, values in stages.columns.items()}
     sent, adam = _state_traffic(problem, few, stage)
-    exchange = compute.exchange_seconds(problem, few, stage["dense"] + stage["moe"] + stage["mtp"])
-    found = Sync(gathers=1.0 * (few.zero_stage == 3), exchange=exchange, traffic=sent, optimizer=adam)
+    layers = stage["dense"] + stage["moe"] + stage["mtp"]
+    exchange = compute.exchange_seconds(problem, few, layers)
+    first_unit = (sent.gather_forward + sent.reduce_last + sent.reduce_each) / np.maximum(layers, 1.0)
+    found = Sync(
+        gathers=1.0 * (few.zero_stage == 3),
+        forward=sent.gather_forward,
+        each=sent.gather_backward + sent.reduce_each,
+        last=sent.reduce_last,
+        alone=first_unit + exchange + adam,
+        optimizer=adam,
+    )
     return gather(found, rows)
 
 
-def data_parallel(problem: Problem, own: Column, micro_batches: Column, layers: Column, sync: Sync) -> Column:
-    """Exposed seconds per step of the gathered weights and reduced gradients, on a stage of `layers` layers.
-
-    They may hide behind `own`: a micro-batch's forward and backward pass through that stage, seconds.
-    """
-    sent, rates = sync.traffic, problem.profile.time
+def exposed(problem: Problem, own: Column, micro_batches: Column, sync: Sync) -> Column:
+    """Seconds per step of gathered weights and reduced gradients that do not hide behind `own`: a micro-batch's forward
+    and backward pass through the stage, seconds."""
+    rates = problem.profile.time
     overlap, contention = rates.dp_overlap, rates.contention
     repeats = (1.0 - sync.gathers) + sync.gathers * micro_batches
     beside = overlap * np.maximum(sync.gathers, 1.0 * problem.profile.gathers_beside_forward)
-    forward = repeats * traffic.exposed(sent.gather_forward, own[0], beside, contention)
-    behind = sent.gather_backward + sent.reduce_each
-    backward = micro_batches * traffic.exposed(behind, own[1], overlap, contention)
-    last = traffic.exposed(sent.reduce_last, own[1], overlap, contention)
-    first_unit = (sent.gather_forward + sent.reduce_last + sent.reduce_each) / np.maximum(layers, 1.0)
-    seconds: Column = forward + backward + last + first_unit + sync.exchange
+    forward = repeats * traffic.exposed(sync.forward, own[0], beside, contention)
+    backward = micro_batches * traffic.exposed(sync.each, own[1], overlap, contention)
+    seconds: Column = forward + backward + traffic.exposed(sync.last, own[1], overlap, contention)
     return seconds
 
 

@@ -55,8 +55,7 @@ def network_share(problem: Problem) -> float:
 
 def exposed(seconds: Column, beside: Column, overlap: float | Column, contention: float) -> Column:
     """What stays of communication that runs beside `overlap` of some compute, which it slows by `contention`."""
-    hidden = np.minimum(seconds, overlap * beside)
-    return seconds - hidden + contention * hidden
+    return seconds - (1.0 - contention) * np.minimum(seconds, overlap * beside)
 
 
 def tensor_parallel(problem: Problem, layouts: Layouts, shape: Shape, *, moe: bool) -> tuple[Column, Column]:

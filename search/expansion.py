@@ -38,25 +38,25 @@ Table = dict[str, Column]
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """N rows of one split, V pipelines and Z shards of each: Z x V x N layouts.
+    """N rows of one split with the same V pipelines and Z shards: Z x V x N layouts.
 
     rows       places of the rows in their block, shape (N,)
-    pipelines  vpp and schedule, the same for all rows, shape (V, 1)
-    shards     places of the shards in their block, shape (Z, N)
+    pipelines  vpp and schedule, shape (V, 1)
+    shards     zero_stage and dp_shard, shape (Z, 1)
     """
 
     rows: Column
     pipelines: Table
-    shards: Column
+    shards: Table
 
     def take(self, rows: Column | slice) -> Product:
         """Some of the N."""
-        return Product(self.rows[rows], self.pipelines, self.shards[:, rows])
+        return Product(self.rows[rows], self.pipelines, self.shards)
 
     @property
     def shape(self) -> tuple[int, int, int]:
         """Z, V and N."""
-        return len(self.shards), len(self.pipelines["vpp"]), len(self.rows)
+        return len(self.shards["zero_stage"]), len(self.pipelines["vpp"]), len(self.rows)
 
     def __len__(self) -> int:
         """Layouts."""
@@ -69,7 +69,7 @@ class Block:
 
     rows       the skeleton axes, rank_order, sequence_parallel, micro_batch, recompute, `dual` (DualPipe or not),
                `split` (equal where the layers of the stages are), `split_vpp` (a vpp of that split), `skeleton`, equal
-               where all skeleton axes are, and `alike`, equal where split, pipelines and the number of shards are
+               where all skeleton axes are, and `alike`, equal where split, pipelines and shards are
     pipelines  vpp and schedule; of a row those from `first` on, `pipelined` of them
     shards     zero_stage and dp_shard; of a row those from `first_shard` on, `sharded` of them
 
@@ -91,10 +91,15 @@ class Block:
             v, z = int(self.pipelined[first]), int(self.sharded[first])
             pieces = -(-rows * max(v, z) // CHUNK)
             ends = [first + rows * piece // pieces for piece in range(pieces + 1)]
-            chosen = slice(self.first[first], self.first[first] + v)
-            pipelines = {name: column[chosen, None] for name, column in self.pipelines.items()}
-            for part in (np.arange(*pair) for pair in pairwise(ends)):
-                yield Product(part, pipelines, self.first_shard[part] + np.arange(z)[:, None])
+            pipelines, shards = (
+                {name: column[start : start + size, None] for name, column in table.items()}
+                for table, start, size in (
+                    (self.pipelines, self.first[first], v),
+                    (self.shards, self.first_shard[first], z),
+                )
+            )
+            for part in pairwise(ends):
+                yield Product(np.arange(*part), pipelines, shards)
 
     def take(self, rows: Column) -> Block:
         """Some of the rows."""
@@ -120,8 +125,8 @@ class Block:
         """The layouts at these places of a product."""
         columns = {name: column[product.rows[row]] for name, column in self.rows.items()}
         columns |= {name: column[pipeline, 0] for name, column in product.pipelines.items()}
-        shards = product.shards[shard, row]
-        return Layouts.from_columns(columns | {name: column[shards] for name, column in self.shards.items()})
+        columns |= {name: column[shard, 0] for name, column in product.shards.items()}
+        return Layouts.from_columns(columns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,7 +255,8 @@ def _block(passes: Table, shards: Table, recompute: Sequence[int], splits: Stage
     rows = {name: column[first[runs]] for name, column in passes.items() if name not in PIPELINE_AXES}
     rows["split_vpp"] = passes["vpp"][first[runs]]
     pipelines = _sets(first, _key(passes["vpp"], passes["schedule"]))
-    rows["alike"] = _key(rows["split"], pipelines[runs], held[owner[runs]])
+    states = _sets(start, _key(np.unique(shards["dp_shard"], return_inverse=True)[1], shards["zero_stage"]))
+    rows["alike"] = _key(rows["split"], pipelines[runs], states[owner[runs]])
     block = Block(
         rows=rows | {"recompute": np.tile(np.array(recompute, dtype=np.int64), len(runs) // len(recompute))},
         first=first[runs],

@@ -19,7 +19,7 @@ from costmodel.layouts import RANK_ORDERS, Column, Layouts, gather, joined
 from costmodel.memory import RESIDENT, WORKING, fragmentation, outside, resident, working
 from costmodel.problem import Problem
 from costmodel.split import StageTable
-from costmodel.synchronise import synchronisation
+from costmodel.synchronise import Sync, synchronisation
 from search.expansion import DUALPIPE, Block, Product, stretches
 from search.rules_memory import memory_rule
 from search.space import SKELETON_AXES
@@ -158,11 +158,17 @@ class Scorer:
         pipeline = Layouts.partial({"pp": layouts.pp[:1], **product.pipelines})
         stages = self.heaviest.at(int(self.split[rows.start]))
         work = working(self.problem, layouts, pipeline, stages, range(stages.kinds))
-        shards = product.shards + self.shift[rows]
-        spent = spend(self.problem, layouts, pipeline, passes, gather(self.sync, shards))
+        shards = (self.block.first_shard + self.shift)[rows] + np.arange(product.shape[0])[:, None]
+        spent = spend(self.problem, layouts, pipeline, passes, self._sync(shards))
         return Costs(
             own=spent.own,
             shared=spent.shared,
             held=[part.take(shards) for part in self.held[: stages.kinds]],
             at_work=[reduce(add, (terms[name] for name in WORKING)) for terms in work],
         )
+
+    def _sync(self, shards: Column) -> Sync:
+        """At these places, shape (Z, N), of which those of a line have one ZeRO stage."""
+        first, sync = shards[:, :1], self.sync
+        parts = {name: getattr(sync, name).take(shards) for name in ("forward", "each", "last", "alone")}
+        return Sync(**parts, gathers=sync.gathers.take(first), optimizer=sync.optimizer.take(first))
