@@ -53,9 +53,9 @@ def run_search(arguments: Namespace) -> int:
     if result.estimate is None:
         if arguments.json:
             put(json.dumps(told | _json(result), indent=2))
-        ask = command_line("why", vars(arguments))
-        why = [table.nothing_fits(result), *defaults.said(settings), f"what to change says: {ask}"]
-        raise InfeasibleError("\n".join(why))
+        left = [f"{path} is still that of an earlier search" for path in outputs if path.exists()]
+        ask = f"what to change says: {command_line('why', vars(arguments))}"
+        raise InfeasibleError("\n".join([table.nothing_fits(result), *defaults.said(settings), *left, ask]))
     failed = failure(lambda: _write(outputs, result, inputs(arguments) | {"settings": settings, "warnings": doubts}))
     if arguments.json:
         put(json.dumps(told | _json(result), indent=2))

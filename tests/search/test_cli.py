@@ -189,6 +189,13 @@ def test_nothing_fits_is_exit_3_with_the_reason_on_stderr(run: Callable[..., Out
     assert list(tmp_path.iterdir()) == []
 
 
+def test_nothing_fits_leaves_a_file_and_says_that_it_is_not_of_this_search(run: Callable[..., Outcome]) -> None:
+    assert run(*SEARCH, "--tp", "8").code == 0
+    before = Path("frontier.parquet").read_bytes()
+    assert "frontier.parquet is still that of an earlier search" in run("search", "llama-3.1-405b", *SEARCH[2:]).err
+    assert Path("frontier.parquet").read_bytes() == before
+
+
 def test_nothing_fits_has_its_json_with_an_empty_frontier(run: Callable[..., Outcome], tmp_path: Path) -> None:
     code, out, err = run("search", "llama-3.1-405b", "dgx-h100", "--gpus", "8", "--json")
     found = json.loads(out)
