@@ -201,24 +201,26 @@ def nearest_gpus(
     """The number of GPUs nearest the one asked for, a part of a node or whole nodes, that has a layout under the limits
     of `space`; [] if none has. Without `fewer` none below is looked at: what lacks memory needs more.
 
-    dp, and with it dp_shard, follows the number of GPUs. The number asked for counts if `space` has lost the limits of
-    the request, which is `asked` then. Looked at are the TRIED nearest numbers from as many as hold the states, and
-    beyond them halvings and doublings, to WIDEST times as many as those or as were asked for.
+    dp, and with it dp_shard, follows the number of GPUs where no number goes with their limits. The number asked for
+    counts if `space` has lost the limits of the request, which is `asked` then. Looked at are the TRIED nearest numbers
+    from as many as hold the states, and beyond them halvings and doublings, to WIDEST times as many as those or as were
+    asked for.
     """
     gpus, per = problem.workload.gpus, state_bytes(problem)
     least = ceil((per.weight + per.gradient + per.optimizer) * total(problem.model) / problem.memory_limit)
     sizes = [size for size in _sizes(problem.cluster, WIDEST * max(least, gpus)) if size >= least]
     sizes = [size for size in sizes if size > gpus or (fewer and size < gpus) or (asked and size == gpus)]
-    free = replace(space, limits={axis: kept for axis, kept in space.limits.items() if axis not in FOLLOWERS})
+    free = {axis: kept for axis, kept in space.limits.items() if axis not in FOLLOWERS}
 
-    def sized(size: int) -> Fix | None:
-        other = replace(problem, workload=replace(problem.workload, gpus=size))
-        return _first(other, free, {"gpus": (gpus, size)} if size != gpus else {}, asked or space)
+    def sized(size: int, limits: Mapping[str, tuple[int, ...]]) -> Fix | None:
+        other, change = replace(problem, workload=replace(problem.workload, gpus=size)), {"gpus": (gpus, size)}
+        return _first(other, replace(space, limits=limits), change if size != gpus else {}, asked or space)
 
     nearest = sorted(sizes, key=lambda size: (abs(size - gpus), size))
     ends = {*_doublings(sizes, max(least, gpus)), *_halvings(sizes, gpus)} - {*nearest[:TRIED]}
     tried = [*nearest[:TRIED], *(size for size in nearest if size in ends)]
-    return list(islice(filter(None, map(sized, tried)), 1))
+    each = (sized(size, limits) for limits in (space.limits, free)[free == space.limits :] for size in tried)
+    return list(islice(filter(None, each), 1))
 
 
 def _sizes(cluster: Cluster, most: int) -> list[int]:

@@ -166,6 +166,12 @@ def test_degrees_off_the_gpus_get_the_nearest_of_both(run: Callable[..., Outcome
     assert changes(run, f"{LARGE} --tp 3") == [{"tp": [3, 2]}]
 
 
+def test_the_gpus_are_those_of_all_degrees_that_were_typed(run: Callable[..., Outcome]) -> None:
+    found = changes(run, f"{LARGE} --tp 8 --pp 16 --dp 4")
+    assert {"gpus": [64, 512]} in found
+    assert {"gpus": [64, 128], "dp": [3, 1]} in changes(run, f"{LARGE} --tp 8 --pp 16 --dp 3")
+
+
 def test_the_layout_beside_a_change_is_not_called_the_best(run: Callable[..., Outcome]) -> None:
     out = run("why", *f"{LARGE} --tp 16".split()).out
     assert "a layout that fits" in out
