@@ -93,7 +93,7 @@ def compare_alike(
     it = compare(problem, before, after, space, (given, None))
     if given is None or any(rule != "memory" for rule, _ in it.broken):
         return it
-    from search.balance import balance  # CP-SAT's modelling layer, which takes long to load
+    from search.balance import balance  # CP-SAT's, which a search loads only to balance
 
     found = balance(problem, after)
     return compare(problem, before, after, space, (given, found.assignment)) if found and found.chosen else it

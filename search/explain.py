@@ -53,7 +53,7 @@ class Explanation(Scored):
     @property
     def balanced(self) -> Balanced | None:
         """The stages as CP-SAT balances them; None if the layout cannot be launched, or fits with no stages."""
-        from search.balance import balance  # CP-SAT's modelling layer, which takes long to load
+        from search.balance import balance  # CP-SAT's, which a search loads only to balance
 
         if any(rule != "memory" for rule, _ in self.broken):
             return None

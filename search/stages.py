@@ -14,7 +14,8 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from ortools.sat.python import cp_model
+from ortools.sat.python import cp_model_helper as cp_sat
+from ortools.util.python.sorted_interval_list import Domain
 
 from costmodel.layouts import Layouts
 from costmodel.problem import Problem
@@ -22,6 +23,8 @@ from costmodel.split import Contents
 from search.assignment import Assignment, by_set, held
 from search.stage_choices import Choices
 
+FAR = 2**62
+"""Beyond it a bound is none."""
 LIMIT = 2.0
 """CP-SAT's deterministic time at most for each question; the cases of docs/pipelines.md take a few hundredths."""
 
@@ -29,51 +32,98 @@ LIMIT = 2.0
 def assign(problem: Problem, layout: Layouts) -> Assignment | None:
     """The best assignment for the one row of `layout`; None if none fits into memory (or none is found in time)."""
     model = _Model(Choices(problem, layout))
-    solver, optimal = cp_model.CpSolver(), True
-    solver.parameters.num_workers = 1
-    solver.parameters.random_seed = 0
-    solver.parameters.max_deterministic_time = LIMIT
-    solver.parameters.cp_model_probing_level = 0  # half of the time
-    solver.parameters.linearization_level = 2  # with many virtual stages a seventh of it
-    solver.parameters.catch_sigint_signal = False  # else Ctrl-C would end the process, here and later
-    bounds = []
+    solutions = list[cp_sat.CpSolverResponse]()
     for goal in (model.slowest, model.total, model.fullest):
-        model.cp.minimize(goal)
-        status = solver.solve(model.cp)
-        if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+        found = model.cp.least(goal)
+        if found.status not in (cp_sat.OPTIMAL, cp_sat.FEASIBLE):
             return None
-        optimal &= status == cp_model.OPTIMAL
-        bounds.append(round(solver.best_objective_bound))
-        model.hold(solver, goal)
-    return model.read(solver, bounds[0], optimal)
+        solutions.append(found)
+        model.hold(found, goal)
+    optimal = all(found.status == cp_sat.OPTIMAL for found in solutions)
+    return model.read(solutions[-1], round(solutions[0].best_objective_bound), optimal)
+
+
+def _parameters() -> cp_sat.SatParameters:
+    chosen = cp_sat.SatParameters()
+    chosen.num_workers, chosen.random_seed = 1, 0
+    chosen.max_deterministic_time = LIMIT
+    chosen.cp_model_probing_level = 0  # half of the time
+    chosen.linearization_level = 2  # with many virtual stages a seventh of it
+    chosen.catch_sigint_signal = False  # else Ctrl-C would end the process, here and later
+    return chosen
 
 
 Expression = Any
 """A sum of variables: CP-SAT's, whose own type knows no Python sum."""
 
 
+value = cp_sat.ResponseHelper.value
+"""Of a variable, in a solution."""
+
+
+class _Cp:
+    """A model of integers, written as protocol buffers: ortools' CpModel imports pandas."""
+
+    def __init__(self) -> None:
+        self.proto = cp_sat.CpModelProto()
+
+    def variable(self, most: int) -> cp_sat.IntVar:
+        """An integer from 0 to `most`."""
+        return cp_sat.IntVar(self.proto).with_domain(Domain(0, most))
+
+    def add(self, constraint: Expression, unless: cp_sat.IntVar | None = None) -> None:
+        """A linear constraint, which need not hold where `unless` is 1."""
+        added = self.proto.constraints.add()
+        added.linear.vars.extend([variable.index for variable in constraint.vars])
+        added.linear.coeffs.extend(constraint.coeffs)
+        bounds = constraint.bounds.flattened_intervals()
+        added.linear.domain.extend([end if abs(end) > FAR else end - constraint.offset for end in bounds])
+        if unless is not None:
+            added.enforcement_literal.append(-unless.index - 1)
+
+    def table(self, variables: Sequence[cp_sat.IntVar], rows: Sequence[Sequence[int]]) -> None:
+        """The variables take the values of one of the rows."""
+        added = self.proto.constraints.add().table
+        added.vars.extend([variable.index for variable in variables])
+        added.values.extend([number for row in rows for number in row])
+
+    def least(self, goal: cp_sat.IntVar) -> cp_sat.CpSolverResponse:
+        """The solution with the smallest `goal` that is found in time."""
+        self.proto.clear_objective()
+        self.proto.objective.vars.append(goal.index)
+        self.proto.objective.coeffs.append(1)
+        solver = cp_sat.SolveWrapper()
+        solver.set_parameters(_parameters())
+        found: cp_sat.CpSolverResponse = solver.solve(self.proto)  # type: ignore[no-untyped-call]
+        return found
+
+    def start_from(self, found: cp_sat.CpSolverResponse, variables: Sequence[cp_sat.IntVar]) -> None:
+        """Try the values of a solution first."""
+        self.proto.clear_solution_hint()
+        self.proto.solution_hint.vars.extend([variable.index for variable in variables])
+        self.proto.solution_hint.values.extend([value(found, variable) for variable in variables])
+
+
 class _Model:
     """CP-SAT's variables: where each chunk ends, what each rank so holds and costs."""
 
     def __init__(self, choices: Choices) -> None:
-        self.choices, self.cp = choices, cp_model.CpModel()
-        self.apart = self.cp.new_int_var(0, int(choices.may_part), "MTP apart from the head")
+        self.choices, self.cp = choices, _Cp()
+        self.apart = self.cp.variable(int(choices.may_part))  # MTP from the head
         self.sizes, self.sparse = self._chunks()
-        self.slowest, self.total, self.fullest = (self.cp.new_int_var(0, 2**50, name) for name in ("T", "sum", "KiB"))
+        self.slowest, self.total, self.fullest = (self.cp.variable(2**50) for _ in range(3))
         times = [self._rank(rank) for rank in choices.ranks]
         self.cp.add(self.total == sum(times))
 
-    def hold(self, solver: cp_model.CpSolver, goal: cp_model.IntVar) -> None:
+    def hold(self, found: cp_sat.CpSolverResponse, goal: cp_sat.IntVar) -> None:
         """Keep what was reached, and start from there."""
-        self.cp.add(goal <= solver.value(goal))
-        self.cp.clear_hints()  # type: ignore[no-untyped-call]
-        for variable in (*self.sizes, self.apart):
-            self.cp.add_hint(variable, solver.value(variable))
+        self.cp.add(goal <= value(found, goal))
+        self.cp.start_from(found, (*self.sizes, self.apart))
 
-    def read(self, solver: cp_model.CpSolver, bound: int, optimal: bool) -> Assignment:
+    def read(self, solution: cp_sat.CpSolverResponse, bound: int, optimal: bool) -> Assignment:
         """The assignment that was found."""
-        choices, apart = self.choices, bool(solver.value(self.apart))
-        sizes = [solver.value(size) for size in self.sizes]
+        choices, apart = self.choices, bool(value(solution, self.apart))
+        sizes = [value(solution, size) for size in self.sizes]
         model, mtp, again = choices.problem.model, choices.count - 1 - apart, [Contents()] * choices.pp
         bare = held(model, sizes, mtp, again)
         for rank in choices.ranks:
@@ -87,15 +137,15 @@ class _Model:
             mtp=mtp,
             recompute=tuple(by_set(stage, choices.base, sets) for stage in stages),
             stages=stages,
-            seconds=solver.value(self.slowest) * choices.tick,
+            seconds=value(solution, self.slowest) * choices.tick,
             bound=bound * choices.tick,
             optimal=optimal,
         )
 
-    def _chunks(self) -> tuple[list[cp_model.IntVar], list[Expression]]:
+    def _chunks(self) -> tuple[list[cp_sat.IntVar], list[Expression]]:
         """Layers of each chunk, and those with experts among them."""
         count, model = self.choices.count, self.choices.problem.model
-        sizes = [self.cp.new_int_var(0, self.choices.most, f"layers of {chunk}") for chunk in range(count)]
+        sizes = [self.cp.variable(self.choices.most) for _ in range(count)]
         for chunk, size in enumerate(sizes):
             least = self.choices.least(chunk)
             ends = self.choices.may_part and chunk >= count - 2
@@ -107,46 +157,44 @@ class _Model:
             return sizes, [size * (model.moe_layers > 0) for size in sizes]
         before = [0, *np.cumsum(model.layer_is_moe).tolist()]
         leading = next(n for n in range(model.layers + 1) if all(model.layer_is_moe[n:]))
-        edges = [self.cp.new_int_var(0, model.layers, f"layers up to {chunk}") for chunk in range(count + 1)]
+        edges = [self.cp.variable(model.layers) for _ in range(count + 1)]
         experts: list[Expression] = []
         for chunk, edge in enumerate(edges):
             self.cp.add(edge == sum(sizes[:chunk]))
             if sum(map(self.choices.least, range(chunk))) >= leading:
                 experts.append(edge - (model.layers - model.moe_layers))
                 continue
-            experts.append(self.cp.new_int_var(0, model.moe_layers, f"experts up to {chunk}"))
-            self.cp.add_element(edge, before, experts[-1])
+            experts.append(self.cp.variable(model.moe_layers))
+            self.cp.table((edge, experts[-1]), list(enumerate(before)))
         return sizes, [right - left for left, right in pairwise(experts)]
 
-    def _alike(self, sizes: Sequence[cp_model.IntVar]) -> None:
+    def _alike(self, sizes: Sequence[cp_sat.IntVar]) -> None:
         """Virtual stages of a rank differ by a layer at most; embedding and loss count as one where they may."""
         last = len(sizes) - 1
         slots = [size + self.choices.ends * (chunk in (0, last)) for chunk, size in enumerate(sizes)]
         for rank in range(self.choices.pp if self.choices.vpp > 1 else 0):
             own = list(range(rank, len(sizes), self.choices.pp))
-            least = self.cp.new_int_var(0, self.choices.most, f"smallest of {rank}")
+            least = self.cp.variable(self.choices.most)
             for chunk in own:
                 free = self.choices.may_part and chunk >= last - 1
                 for bound in (slots[chunk] >= least, slots[chunk] <= least + 1):
-                    constraint = self.cp.add(bound)
-                    if free:
-                        constraint.only_enforce_if(~self.apart)
+                    self.cp.add(bound, unless=self.apart if free else None)
 
-    def _rank(self, rank: tuple[int, ...]) -> cp_model.IntVar:
+    def _rank(self, rank: tuple[int, ...]) -> cp_sat.IntVar:
         """Ties a rank's layers to its time and memory, and returns its time."""
         choices, groups = self.choices, [range(one, self.choices.count, self.choices.pp) for one in rank]
-        counts: list[cp_model.IntVar] = []
+        counts: list[cp_sat.IntVar] = []
         for group in groups:
             moe = sum(self.sparse[chunk] for chunk in group)
-            for number, layers in enumerate((sum(self.sizes[chunk] for chunk in group) - moe, moe)):
-                counts.append(self.cp.new_int_var(0, choices.problem.model.layers, f"{number} on {group[0]}"))
+            for layers in (sum(self.sizes[chunk] for chunk in group) - moe, moe):
+                counts.append(self.cp.variable(choices.problem.model.layers))
                 self.cp.add(counts[-1] == layers)
-        time, memory = (self.cp.new_int_var(0, 2**49, f"{name} of {rank[0]}") for name in ("time", "KiB"))
+        time, memory = self.cp.variable(2**49), self.cp.variable(2**49)
         rows = [
             (*(n for pair in held for n in pair), int(apart), found.ticks, found.kib)
             for held, apart, found in choices.of(rank)
         ]
-        self.cp.add_allowed_assignments([*counts, self.apart, time, memory], rows)
+        self.cp.table([*counts, self.apart, time, memory], rows)
         for (few, least), (many, most) in pairwise(_hull([(sum(row[:-3]), row[-2]) for row in rows])):
             self.cp.add((many - few) * (time - least) >= (most - least) * (sum(counts) - few))  # implied; proves sooner
         self.cp.add(self.slowest >= time)

@@ -78,12 +78,12 @@ def test_two_rows_that_differ_in_their_stages_are_said_to(file: str, run: Callab
 def test_neighbours_of_a_balanced_row_are_balanced_too(file: str, run: Callable[..., Outcome]) -> None:
     told = run("explain", file, "--rank", "1", "--neighbours").out
     assert "stages balanced by CP-SAT, as above" in told
-    assert "recompute full -> none       step +0.0%" in told  # nothing was computed again
+    assert re.search(r"recompute full -> none +step \+0\.0%", told)  # nothing was computed again
 
 
 def test_stages_that_do_not_hold_the_model_are_refused(file: str, run: Callable[..., Outcome]) -> None:
     table = pq.read_table(file)
-    column = pa.array([text.replace("t*3", "t*2") for text in table["pipeline_layout"].to_pylist()])
+    column = pa.array([text.replace("t*", "t*1") for text in table["pipeline_layout"].to_pylist()])
     at = table.schema.get_field_index("pipeline_layout")
     pq.write_table(table.set_column(at, table.schema.field(at), column), file)
     code, out, err = run("explain", file, "--rank", "1")
