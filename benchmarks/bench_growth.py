@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from benchmarks.cases import problem
+from benchmarks.cases import WHOLE, problem
 from benchmarks.measure import Measure, in_turn, kernel
 from search.engine import search
 from search.space import load_space
@@ -29,7 +29,7 @@ def run(rounds: int) -> Iterator[Measure]:
     case = problem("deepseek-v3", "hgx-h800", 16384)
     case = replace(case, workload=replace(case.workload, global_batch=BATCH))
     for limits in STEPS:
-        space = load_space(case, "wide", limits)
+        space = load_space(case, "wide", {**WHOLE, **limits})
         rows = 0
         for name, bounds in (("scored", False), ("bounded", True)):
             account = search(case, space, bounds=bounds).account

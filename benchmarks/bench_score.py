@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from benchmarks.cases import problem
+from benchmarks.cases import WHOLE, problem
 from benchmarks.measure import Measure, in_turn, kernel
 from search.engine import Work
 from search.rules import skeleton_rules
@@ -20,7 +20,7 @@ def run(rounds: int) -> Iterator[Measure]:
     for model, cluster, gpus in (("llama-3.1-405b", "dgx-h100", 16384), ("deepseek-v3", "gb200-nvl72", 256)):
         case = problem(model, cluster, gpus)
         for name in ("default", "wide"):
-            space = load_space(case, name)
+            space = load_space(case, name, WHOLE if case.model.is_moe else None)
             work = Work(case, space, enumerate_skeletons(case, space, skeleton_rules(case, space)))
             rows = work.run(1, None).scored
             seconds, reference = in_turn(rounds, lambda: work.run(1, None), kernel())  # noqa: B023

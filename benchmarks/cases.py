@@ -7,6 +7,13 @@ from costmodel.problem import Problem, Workload, default_global_batch
 from costmodel.profile import load_profile
 from hardware.catalog import load_cluster
 
+WHOLE: dict[str, list[int | str]] = {
+    "recompute": ["none", "norms", "selective", "mlp", "moe", "full"],
+    "recompute_layers": [0],
+}
+"""Limits of a model with experts, of which every set of modules in every number of layers makes more layouts than a
+benchmark has time for."""
+
 
 def problem(model: str, cluster: str, gpus: int, profile: str = "megatron") -> Problem:
     """A problem of shipped parts."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -12,8 +12,8 @@ from costmodel.held import key_share
 from costmodel.layouts import Column, Layouts
 from costmodel.model import Model
 from costmodel.problem import Problem
-from costmodel.profile import RecomputeSet
 from costmodel.rates import MemoryRates
+from costmodel.recompute import RecomputeSet
 
 STORED_BYTES: dict[str, float] = {"fp8": 1.0, "mxfp8": 1.0 + 1 / 32, "nvfp4": 0.5 + 1 / 16}
 """Bytes per element of a tensor stored in a low precision, block scales included."""
@@ -78,19 +78,23 @@ def shares(model: Model, layouts: Layouts) -> dict[str, Column]:
     }
 
 
-def layer_tables(problem: Problem, *, moe: bool) -> tuple[Column, Column]:
+def layer_tables(problem: Problem, codes: Iterable[int], *, moe: bool) -> tuple[Column, Column]:
     """Bytes per token of one layer, (kept until its backward pass, recomputed at one time).
 
-    Both have shape (recompute sets, WAYS). A set of modules keeps the rest of the layer and holds what it
-    drops of one layer while that runs backward; `full` keeps the layer's input and holds a whole layer.
+    Both have shape (recompute sets, WAYS), of which the rows `codes` are given. A set of modules keeps the rest of the
+    layer and holds what it drops of one layer while that runs backward; `full` keeps the layer's input and holds a
+    whole layer.
     """
-    return _tables(layer_tensors(problem, moe=moe), problem.profile.recompute, 2.0 * problem.model.hidden)
+    sets = tuple((code, problem.profile.recompute[code]) for code in codes)
+    return _tables(layer_tensors(problem, moe=moe), sets, 2.0 * problem.model.hidden)
 
 
-@lru_cache(maxsize=16)
-def _tables(tensors: tuple[Tensor, ...], sets: tuple[RecomputeSet, ...], input_: float) -> tuple[Column, Column]:
-    kept, recomputed = (np.zeros((len(sets), len(WAYS))) for _ in range(2))
-    for code, choice in enumerate(sets):
+@lru_cache(maxsize=64)
+def _tables(
+    tensors: tuple[Tensor, ...], sets: tuple[tuple[int, RecomputeSet], ...], input_: float
+) -> tuple[Column, Column]:
+    kept, recomputed = (np.zeros((max(code for code, _ in sets) + 1, len(WAYS))) for _ in range(2))
+    for code, choice in sets:
         for tensor in tensors:
             way = WAYS.index(tensor.way)
             (recomputed if _drops(choice, tensor.part) else kept)[code, way] += tensor.size

@@ -26,6 +26,7 @@ from costmodel.gemms import (
 from costmodel.held import vocab_per_rank
 from costmodel.layouts import Column, Layouts, gather, shard_groups
 from costmodel.problem import DTYPE_BYTES, LOW_PRECISIONS, Problem
+from costmodel.recompute import RecomputeSet
 
 SWIGLU_WORK = 6.0
 ATTENTION_BACKWARD = 2.5
@@ -146,12 +147,23 @@ DENSE_AXES = ("tp", "cp", "micro_batch")
 def layer_work(problem: Problem, layouts: Layouts, *, moe: bool) -> Work:
     """Seconds of one transformer layer and micro-batch, without communication."""
     first, rows = layouts.distinct(WORK_AXES)
-    work, again = _layer_work(problem, layouts.take(first).only(WORK_AXES), moe=moe)
-    return replace(gather(work, rows), recompute=again[layouts.recompute, rows])
+    work, modules = _layer_work(problem, layouts.take(first).only(WORK_AXES), moe=moe)
+    sets, place = np.unique(layouts.recompute, return_inverse=True)
+    chosen = [problem.profile.recompute[code] for code in sets]
+    again = np.stack([_again(work, modules, choice) for choice in chosen])
+    return replace(gather(work, rows), recompute=again[place, rows])
 
 
-def _layer_work(problem: Problem, layouts: Layouts, *, moe: bool) -> tuple[Work, Column]:
-    """A layer's work without recomputation, and what each recompute set adds, shape (sets, N)."""
+def _again(work: Work, modules: dict[str, Column], choice: RecomputeSet) -> Column:
+    """Seconds that a recompute set repeats in the backward pass, `modules` those of each module."""
+    total = np.zeros_like(work.forward)
+    for part in [work.forward_total] if choice.full else [modules[module] for module in choice.outermost]:
+        total = total + part
+    return total
+
+
+def _layer_work(problem: Problem, layouts: Layouts, *, moe: bool) -> tuple[Work, dict[str, Column]]:
+    """A layer's work without recomputation, and what each module takes that is computed again."""
     shape, rates, model = Shape.of(problem, layouts), problem.profile.time, problem.model
 
     def dense(gemms: Callable[..., list[Gemm]], *width: int) -> tuple[Column, Column, Column]:
@@ -182,7 +194,7 @@ def _layer_work(problem: Problem, layouts: Layouts, *, moe: bool) -> tuple[Work,
         gaps_backward=2.0 * gaps,
         recompute=np.zeros_like(core),
     )
-    return work, _recompute(problem, layouts, work, feed[0], shared, moe=moe)
+    return work, _modules(problem, layouts, work, feed[0], shared, moe=moe)
 
 
 def wait_for_host(problem: Problem, layouts: Layouts, work: Work, forward: Column, backward: Column) -> Work:
@@ -209,9 +221,11 @@ def whole_layer_again(problem: Problem, layouts: Layouts) -> Column:
     return again
 
 
-def _recompute(problem: Problem, layouts: Layouts, work: Work, feed: Column, shared: Column, *, moe: bool) -> Column:
-    """Seconds of forward work repeated in the backward pass by each recompute set, shape (sets, N); `feed` and
-    `shared` are the forward GEMMs of the MLP or experts, and of the shared experts among them."""
+def _modules(
+    problem: Problem, layouts: Layouts, work: Work, feed: Column, shared: Column, *, moe: bool
+) -> dict[str, Column]:
+    """Seconds of forward work by module; `feed` and `shared` are the forward GEMMs of the MLP or experts, and of the
+    shared experts among them."""
     shape, model, rate = Shape.of(problem, layouts), problem.model, bandwidth(problem)
     t = shape.tokens
     width = model.experts_per_token * model.expert_ffn_hidden if moe else model.ffn_hidden
@@ -223,7 +237,7 @@ def _recompute(problem: Problem, layouts: Layouts, work: Work, feed: Column, sha
     if model.attention == "mla":
         gemms = layouts.once(DENSE_AXES, lambda few: linear(problem, mla_up_gemms(problem, Shape.of(problem, few))))
         up = gemms[0] + latent
-    costs = {
+    return {
         "layernorm": 8.0 * model.hidden * t / shape.norm_split / rate,
         "activation": zero if moe else activation,
         "moe_act": activation if moe else zero,
@@ -234,12 +248,6 @@ def _recompute(problem: Problem, layouts: Layouts, work: Work, feed: Column, sha
         "moe": feed + activation + routed if moe else zero,
         "second_matmul": 0.5 * (work.forward - feed) + (zero if moe else feed / 3.0 + activation),
     }
-    by_set = np.zeros((len(problem.profile.recompute), len(t)))
-    for code, choice in enumerate(problem.profile.recompute):
-        parts = [work.forward_total] if choice.full else [costs[module] for module in choice.modules]
-        for part in parts:
-            by_set[code] = by_set[code] + part
-    return by_set
 
 
 def head_work(problem: Problem, layouts: Layouts) -> Work:

@@ -12,11 +12,11 @@ import numpy as np
 
 from costmodel import compute, flops, params, schedule, traffic
 from costmodel.compute import DENSE_AXES, WORK_AXES, Work
-from costmodel.layouts import Column, Layouts
+from costmodel.layouts import Column, Layouts, gather, is_partial, usual_set
 from costmodel.memory import Memory, memory
 from costmodel.problem import Problem
 from costmodel.quantity import quantity
-from costmodel.split import MOVED, StageTable
+from costmodel.split import MOVED, SET, StageTable, own_set
 from costmodel.synchronise import Sync, exposed, synchronisation
 from costmodel.traffic import LayerTraffic
 
@@ -216,16 +216,20 @@ class Spent:
 
 def passes_of(problem: Problem, layouts: Layouts, stages: StageTable, parts: dict[str, Part] | None = None) -> Passes:
     """The passes of one micro-batch, on the slowest stage and summed over the stages; `parts` if they are known."""
-    dual = schedule.is_dual(layouts)
+    layouts = stages.told(layouts)
+    dual, some = schedule.is_dual(layouts), layouts.recompute_layers
     rows = stages.rows(layouts)
-    parts = parts or layouts.once(LAYER_AXES, lambda few: parts_of(problem, few, stages.extras))
+    parts = parts or gather(*distinct_parts(problem, layouts, stages))
+    partial = any(name.endswith(SET) for name in parts)
     ranks = (layouts.micro_batch * layouts.dp).astype(np.float64)
     seen = _Stages(len(layouts))
     for number in stages.present(layouts):
-        kind = stages.kind(number, rows)
+        kind = stages.kind(number, rows) | (stages.some(number, rows, some) if partial else {})
         seen.add(number, _on_rank(parts, kind, dual, "passes"), kind)
     place = rows * stages.kinds + seen.slowest
     stage = {name: values.take(place) for name, values in stages.columns.items()}
+    if partial:
+        stage |= stages.some(seen.slowest, rows, some) | stages.some_later(seen.slowest, rows, some)
     micro_batches = float(problem.workload.global_batch) / ranks
     return Passes(
         micro_batches=micro_batches,
@@ -304,10 +308,19 @@ def unit_passes(problem: Problem, layout: Layouts, extras: Sequence[str]) -> dic
     return {name: tuple(part.passes[:, 0].tolist()) for name, part in parts.items()}
 
 
+def distinct_parts(problem: Problem, layouts: Layouts, stages: StageTable) -> tuple[dict[str, Part], Column]:
+    """What `parts_of` gives for each combination of what it needs, and each row's place among these."""
+    some = is_partial(layouts)
+    first, at = layouts.distinct(LAYER_AXES, some.astype(np.int64))
+    few = layouts.take(first).only((*LAYER_AXES, "recompute_layers"))
+    return parts_of(problem, few, (*stages.extras, *own_set(problem.model, some))), at
+
+
 def parts_of(problem: Problem, layouts: Layouts, extras: Sequence[str]) -> dict[str, Part]:
-    """Layers, ends and `extras` by their name in a StageTable; needs LAYER_AXES."""
+    """Layers, ends and `extras` by their name in a StageTable; needs LAYER_AXES, and whether recompute_layers is 0."""
     model, kinds = problem.model, {"dense": problem.model.dense_layers > 0, "moe": problem.model.is_moe}
-    parts = {kind: _layer(problem, layouts, moe=kind == "moe") for kind, present in kinds.items() if present}
+    usual = replace(layouts, recompute=usual_set(layouts))
+    parts = {kind: _layer(problem, usual, moe=kind == "moe") for kind, present in kinds.items() if present}
     parts |= layouts.once(END_AXES, lambda few: _ends(problem, few))
     if model.mtp_layers:
         last = parts["moe" if model.layer_is_moe[-1] else "dense"]
@@ -319,9 +332,10 @@ def parts_of(problem: Problem, layouts: Layouts, extras: Sequence[str]) -> dict[
 
 
 def _instead(problem: Problem, layouts: Layouts, parts: dict[str, Part], name: str) -> Part:
-    """What a layer that another recompute set computes again (`KIND:CODE`) takes more than one of the row's set."""
+    """What a layer that another recompute set computes again (`KIND:CODE`, `KIND:set`) takes more than a usual one."""
     kind, code = name.split(":")
-    other = _layer(problem, replace(layouts, recompute=np.full_like(layouts.recompute, int(code))), moe=kind == "moe")
+    codes = layouts.recompute if code == SET else np.full_like(layouts.recompute, int(code))
+    other = _layer(problem, replace(layouts, recompute=codes), moe=kind == "moe")
     return Part(other.passes - parts[kind].passes, other.terms - parts[kind].terms)
 
 

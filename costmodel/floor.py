@@ -19,6 +19,7 @@ from costmodel.memory import wgrad_buffers
 from costmodel.model import Model
 from costmodel.params import counts
 from costmodel.problem import Problem
+from costmodel.profile import Profile
 from costmodel.split import OWN, split_table
 from costmodel.states import Shards, gradient_stage, state_bytes, states
 
@@ -74,19 +75,29 @@ def activation_floor(problem: Problem, tp: Column, cp: Column, pp: Column) -> Co
     batches = np.clip(problem.workload.global_batch * tp * pp * cp / problem.workload.gpus, 1.0, stages)
     share = _least_shares(model, tp, cp)
     mean = _mean_in_flight(model, problem.workload.seq_len, tuple(sorted(set(stages.tolist()))))
-    tables = {kind: layer_tables(problem, moe=kind == "moe") for kind in _kinds(model)}
     choices = []
-    for code in range(len(problem.profile.recompute)):
+    for code, buffered in _recompute_sets(problem.profile):
+        tables = {kind: layer_tables(problem, (code,), moe=kind == "moe") for kind in _kinds(model)}
         kept, row = 0.0 * tp, np.full(len(tp), code)
         for kind, (table, _) in tables.items():
             kept = kept + mean[kind][stages, batches.astype(np.int64)] * per_token(table, row, share)
-        choices.append(kept + _least([per_token(table, row, share) for _, table in tables.values()]))
+        again = _least([per_token(table, row, share) for _, table in tables.values()])
+        choices.append(kept + buffered * again)
     vocab = vocab_per_rank(model, tp)
     logits = rates.logit_bytes * (1.0 + model.mtp_layers) * vocab + hidden * (4.0 / tp + 2.0)
     sent = 4.0 * hidden / tp * (pp > 1.0)
     copies = 4.0 * model.experts_per_token * problem.workload.expert_load * hidden / tp * (not model.dense_layers)
     need = tokens * (_least(choices) + logits / pp + sent + copies)
     return _required(problem, need + rates.wgrad_buffer * 2.0 * vocab * hidden / pp)
+
+
+def _recompute_sets(profile: Profile) -> list[tuple[int, bool]]:
+    """Codes of sets of which one keeps no more than any other, and whether what it computes again counts: the declared
+    ones, and all free modules together for every choice of them. Fewer layers of a stage never need less."""
+    found = [(code, True) for code, choice in enumerate(profile.recompute) if choice.declared]
+    free = {module for choice in profile.recompute if not choice.declared for module in choice.modules}
+    codes = [code for code, choice in enumerate(profile.recompute) if set(choice.modules) == free and free]
+    return found + [(code, False) for code in codes[:1]]
 
 
 def fixed_floor(problem: Problem) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -28,6 +28,8 @@ class Layouts:
     `recompute` holds an index into `Profile.recompute`, `schedule` one into `SCHEDULES`, `rank_order` one into
     `RANK_ORDERS`, `sequence_parallel` is 0 or 1. `dp` counts data-parallel ranks without context parallelism:
     tp * pp * cp * dp is the world size. `dp_shard` is the number of ranks over which ZeRO shards (it divides dp * cp).
+    `recompute_layers` is how many layers of each stage the set holds for, the dense ones first; the others, and those
+    of multi-token prediction, keep everything. 0 is all of them.
     """
 
     tp: Column
@@ -41,6 +43,7 @@ class Layouts:
     zero_stage: Column
     micro_batch: Column
     recompute: Column
+    recompute_layers: Column
     sequence_parallel: Column
     schedule: Column
     rank_order: Column
@@ -61,6 +64,7 @@ class Layouts:
         values = {axis: 1 for axis in AXES} | {
             "zero_stage": 0,
             "recompute": 0,
+            "recompute_layers": 0,
             "sequence_parallel": 0,
             "schedule": 0,
             "rank_order": 0,
@@ -131,6 +135,21 @@ AXES: tuple[str, ...] = tuple(field.name for field in fields(Layouts))
 def stages_inside(layouts: Layouts) -> Column:
     """1 where the ranks of a pipeline lie nearer to each other than those of data parallelism, else 0."""
     return np.asarray(layouts.rank_order == RANK_ORDERS.index("tp-cp-pp-dp"), dtype=np.int64)
+
+
+def is_partial(layouts: Layouts) -> Column:
+    """Whether the recompute set holds for some layers of a stage alone."""
+    return np.asarray(layouts.recompute_layers > 0)
+
+
+def usual_set(layouts: Layouts) -> Column:
+    """Recompute set of the layers beyond `recompute_layers`: that of no modules, which is every profile's first."""
+    return layouts.recompute * ~is_partial(layouts)
+
+
+def whole_sets(layouts: Layouts) -> Layouts:
+    """The layouts whose layers all are as those beyond `recompute_layers`; the same where the set holds for all."""
+    return replace(layouts, recompute=usual_set(layouts), recompute_layers=np.zeros_like(layouts.recompute))
 
 
 def shard_groups(layouts: Layouts) -> tuple[Column, Column]:

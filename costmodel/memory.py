@@ -9,14 +9,15 @@ from functools import lru_cache
 import numpy as np
 
 from costmodel.activations import layer_tables, per_token, shares
+from costmodel.flight import Flight
 from costmodel.held import StageParameters, quantities, units, vocab_per_rank
-from costmodel.layouts import SCHEDULES, Column, Layouts
+from costmodel.layouts import Column, Layouts, is_partial, usual_set
 from costmodel.model import Model
 from costmodel.params import counts
 from costmodel.problem import Problem
 from costmodel.quantity import quantity
 from costmodel.schedule import is_dual
-from costmodel.split import MOVED, OWN, StageTable
+from costmodel.split import MOVED, OWN, SET, StageTable, highest, own_set
 from costmodel.states import Shards, StateBytes, shards, state_bytes, states
 
 MTP_INPUTS = 8.0
@@ -132,14 +133,25 @@ def working(
 
     `pipeline` is the same table, or gives vpp and schedule for it along a leading axis; activations alone have that.
     """
+    layouts = stages.told(layouts)
     rank = _rank(problem, layouts, pipeline)
-    costs, table = _working_costs(problem, rank, stages.extras), _quantities(problem.model, stages)
+    own = own_set(problem.model, is_partial(layouts))
+    costs, table = _working_costs(problem, rank, (*stages.extras, *own)), _quantities(problem.model, stages)
     rows = stages.rows(layouts)
     flying = [name for name in (*FLYING, *stages.extras) if f"{name} in flight" in costs]
     apart = [f"{side} {name}" for name in flying for side in ("own", "mirror")[: 1 + bool(rank.dual.any())]]
     names = [name for name in ("rank", *apart, *costs) if name in table]
-    stages_of = ({name: table[name][:, kind].take(rows) for name in names} for kind in kinds)
+    stages_of = [{name: table[name][:, kind].take(rows) for name in names} for kind in kinds]
+    if own:
+        some = (stages.some(kind, rows, layouts.recompute_layers) for kind in kinds)
+        stages_of = [stage | _again(found, own) for stage, found in zip(stages_of, some, strict=True)]
     return [_terms(WORKING, costs, _flying(rank, stage)) for stage in stages_of]
+
+
+def _again(some: Mapping[str, Column], names: Sequence[str]) -> dict[str, Column]:
+    """Quantities of a stage that computes some of its layers again: those of StageTable.extras."""
+    found = {f"{side} {name}": some[way + name] for side, way in (("own", ""), ("mirror", "mirror_")) for name in names}
+    return found | {f"some {name}": held for name, held in highest(some, names).items()}
 
 
 def _terms(names: Sequence[str], costs: Costs, stage: Mapping[str, Column]) -> dict[str, Column]:
@@ -148,40 +160,6 @@ def _terms(names: Sequence[str], costs: Costs, stage: Mapping[str, Column]) -> d
         for term, cost in parts.items():
             terms[term] = terms[term] + stage[quantity_] * cost
     return terms
-
-
-def in_flight(layouts: Layouts, rank: Column, micro_batches: Column) -> Column:
-    """Micro-batches whose activations stage r = `rank` of the pipeline holds at most; float64.
-
-    1F1B and zero-bubble (ZB1P) min(P - r, m); interleaved min(2(P-r-1) + (V-1)P + 1, mV) chunks of 1/V of the
-    stage (Megatron-LM schedules.py), P + (P-1)/V at the first; DualPipe runs half of the micro-batches from
-    either end, min(P - r, m/2) for each of the two stages on a rank, P + 1 in all (DualPipe README).
-    """
-    return _Flight.of(layouts, micro_batches).at(rank)
-
-
-@dataclass(frozen=True, slots=True)
-class _Flight:
-    """Micro-batches in flight: `first` at the first stage, `step` fewer at each later one, `most` at most."""
-
-    first: Column
-    step: Column
-    most: Column
-
-    @classmethod
-    def of(cls, layouts: Layouts, micro_batches: Column) -> _Flight:
-        pp, vpp = layouts.pp.astype(np.float64), layouts.vpp.astype(np.float64)
-        chunks = layouts.schedule == SCHEDULES.index("interleaved")
-        dual = is_dual(layouts)
-        return cls(
-            first=pp + chunks * (((vpp + 1.0) * pp - 1.0) / vpp - pp),
-            step=1.0 + chunks * (2.0 / vpp - 1.0),
-            most=micro_batches * (1.0 - 0.5 * dual),
-        )
-
-    def at(self, rank: Column) -> Column:
-        held: Column = np.minimum(self.first - self.step * rank, self.most)
-        return held
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,8 +172,10 @@ class _Rank:
     etp: Column
     dual: Column
     tokens: Column
-    flight: _Flight
+    flight: Flight
     share: Mapping[str, Column]
+    usual: Column
+    """recompute set of a layer, but of those that another one computes again"""
 
 
 def _rank(problem: Problem, layouts: Layouts, pipeline: Layouts) -> _Rank:
@@ -209,8 +189,9 @@ def _rank(problem: Problem, layouts: Layouts, pipeline: Layouts) -> _Rank:
         etp=etp,
         dual=is_dual(layouts),
         tokens=size * work.seq_len / cp,
-        flight=_Flight.of(pipeline, np.maximum(work.global_batch / (layouts.dp * size), 1.0)),
+        flight=Flight.of(pipeline, np.maximum(work.global_batch / (layouts.dp * size), 1.0)),
         share=shares(problem.model, layouts),
+        usual=usual_set(layouts),
     )
 
 
@@ -233,7 +214,8 @@ def _quantities(model: Model, stages: StageTable) -> dict[str, Column]:
         found |= {f"{prefix} {name}": apart[name] for name in FLYING}
     for name in stages.extras:
         found |= {f"own {name}": stages.columns[name], f"mirror {name}": stages.columns[f"mirror_{name}"]}
-    return found | {f"some {name}": count for name, count in stages.highest().items()}
+    computed = highest(stages.columns, (name for name in stages.extras if name != MOVED))
+    return found | {f"some {name}": count for name, count in computed.items()}
 
 
 def unit_bytes(problem: Problem, layout: Layouts, extras: Sequence[str]) -> dict[str, float]:
@@ -292,10 +274,10 @@ def _working_costs(problem: Problem, rank: _Rank, extras: Sequence[str]) -> Cost
         costs["depths in flight"] = {"activations": rank.tokens * (MTP_INPUTS * model.hidden) * rank.share["residual"]}
     layers = []
     for kind in _kinds(model):
-        kept, recomputed = layer_tables(problem, moe=kind == "moe")
-        costs[f"{kind} in flight"] = {"activations": rank.tokens * _per_token(rank, kept)}
+        kept, recomputed = _per_token(problem, rank, rank.usual, kind)
+        costs[f"{kind} in flight"] = {"activations": rank.tokens * kept}
         buffers = _moe_buffers(problem, rank) if kind == "moe" else _dense_buffers(problem, rank)
-        layers.append((rank.tokens * _per_token(rank, recomputed), buffers))
+        layers.append((rank.tokens * recomputed, buffers))
         costs[f"only {kind}"] = dict(zip(TRANSIENT, layers[-1], strict=True))
     if len(layers) == 2:
         dense, moe = layers
@@ -306,12 +288,12 @@ def _working_costs(problem: Problem, rank: _Rank, extras: Sequence[str]) -> Cost
 
 
 def _instead(problem: Problem, rank: _Rank, name: str) -> Costs:
-    """What a layer that another recompute set computes again (`KIND:CODE`) keeps, and holds at one time, more than one
-    of the row's set."""
+    """What a layer that another recompute set computes again (`KIND:CODE`, `KIND:set`) keeps, and holds at one time,
+    more than a usual one."""
     kind, code = name.split(":")
-    other = np.full_like(rank.layouts.recompute, int(code))
-    tables = layer_tables(problem, moe=kind == "moe")
-    kept, recomputed = (per_token(table, other, rank.share) - _per_token(rank, table) for table in tables)
+    codes = rank.layouts.recompute if code == SET else np.full_like(rank.layouts.recompute, int(code))
+    other, usual = (_per_token(problem, rank, chosen, kind) for chosen in (codes, rank.usual))
+    kept, recomputed = (own - less for own, less in zip(other, usual, strict=True))
     return {
         f"{name} in flight": {"activations": rank.tokens * kept},
         f"some {name}": {"recompute_buffer": rank.tokens * np.maximum(recomputed, 0.0)},
@@ -323,8 +305,10 @@ def _kinds(model: Model) -> list[str]:
     return ["dense"] * bool(model.dense_layers) + ["moe"] * bool(model.moe_layers)
 
 
-def _per_token(rank: _Rank, table: Column) -> Column:
-    return per_token(table, rank.layouts.recompute, rank.share)
+def _per_token(problem: Problem, rank: _Rank, codes: Column, kind: str) -> list[Column]:
+    """Bytes per token of one layer that these recompute sets hold for: kept, and held at one time."""
+    tables = layer_tables(problem, np.flatnonzero(np.bincount(codes)).tolist(), moe=kind == "moe")
+    return [per_token(table, codes, rank.share) for table in tables]
 
 
 def _head(problem: Problem, rank: _Rank) -> Column:

@@ -60,6 +60,7 @@ class Job:
     zero_stage: int
     micro_batch: int
     recompute: int
+    recompute_layers: int
     sequence_parallel: int
     schedule: int
     rank_order: int
@@ -117,7 +118,7 @@ class Job:
     @property
     def full(self) -> bool:
         """Whether every layer is recomputed."""
-        return self.problem.profile.recompute[self.recompute].full
+        return self.problem.profile.recompute[self.recompute].full and not self.recompute_layers
 
     @property
     def nvlink(self) -> float:

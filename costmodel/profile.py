@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from costmodel.layouts import RANK_ORDERS, SCHEDULES
 from costmodel.range import Range, read_ranges
 from costmodel.rates import Interval, MemoryRates, TimeRates
+from costmodel.recompute import MODULES, RecomputeSet, free_sets, modules_of
 from hardware.catalog import gpu_names, load_gpu
 from hardware.errors import InputError
 from hardware.gpu import Gpu
@@ -24,28 +25,6 @@ R = TypeVar("R", "TimeRates", "MemoryRates", "Interval")
 DATA = Path(__file__).parent / "profiles"
 FITTED = DATA / "fitted"
 POOLED = FITTED / "pooled.toml"
-
-MODULES: tuple[str, ...] = (
-    "layernorm",
-    "activation",
-    "mla_up_proj",
-    "core_attn",
-    "moe_act",
-    "shared_experts",
-    "mlp",
-    "moe",
-    "second_matmul",
-)
-"""Modules whose outputs a recompute set drops and computes again in the backward pass (Megatron-Core's labels)."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecomputeSet:
-    """A choice of activation checkpointing: `modules` are recomputed; `full` keeps each layer's input alone."""
-
-    name: str
-    modules: tuple[str, ...] = ()
-    full: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +68,9 @@ class Profile:
     rank_orders: tuple[str, ...]
     """orders of the ranks that it launches, the default first"""
     recompute: tuple[RecomputeSet, ...]
+    """the declared sets, from that of no modules to the full one, then those that `recompute_modules` make"""
+    recompute_modules: tuple[str, ...]
+    """modules of which the framework lets the user recompute any"""
     selective: str
     default_recompute: str
     fp8_recipe: str
@@ -154,16 +136,25 @@ class Profile:
         """Code of the order of the ranks that is taken when none is named."""
         return RANK_ORDERS.index(self.rank_orders[0])
 
+    def recompute_name(self, code: int, layers: int = 0) -> str:
+        """A recompute set in words: "full", and "full in 3" where it holds for 3 layers of each stage."""
+        return self.recompute[code].name + f" in {layers}" * (layers > 0)
+
     def recompute_code(self, name: str) -> int:
-        """Index of a recompute set; `selective` is the recommended one. Raises InputError with the known names."""
-        names = [choice.name for choice in self.recompute]
+        """Index of a recompute set by its name or its modules ("mlp+layernorm"); `selective` is the recommended one.
+        Raises InputError with the known names."""
+        declared = {choice.name: code for code, choice in enumerate(self.recompute) if choice.declared}
         wanted = self.selective if name == "selective" else name
-        if wanted not in names:
-            known = [*names, *(() if "selective" in names else (f"selective (= {self.selective})",))]
-            raise InputError(
-                f"recompute {name!r}{did_you_mean(name, known) or ':'} profile {self.name} has {', '.join(known)}"
-            )
-        return names.index(wanted)
+        if wanted in declared:
+            return declared[wanted]
+        modules = modules_of(name)
+        for code, choice in enumerate(self.recompute if modules else ()):
+            if frozenset(choice.modules) == modules and not choice.full:
+                return code
+        known = [*declared, *(() if "selective" in declared else (f"selective (= {self.selective})",))]
+        hint = did_you_mean(name, [*known, *self.recompute_modules])
+        free = f", and any modules joined by +: {', '.join(self.recompute_modules)}" if self.recompute_modules else ""
+        raise InputError(f"recompute {name!r}{hint or ':'} profile {self.name} has {', '.join(known)}{free}")
 
 
 def profile_names() -> tuple[str, ...]:
@@ -252,7 +243,7 @@ def _read(table: Table, base: Profile | None, name: str) -> Profile:
     values["default_zero_stage"] = table.integer("default_zero_stage", stage, 0, maximum=3)
     values["schedules"] = table.texts("schedules", getattr(base, "schedules", None))
     values["rank_orders"] = table.texts("rank_orders", getattr(base, "rank_orders", RANK_ORDERS[:1]))
-    values["recompute"] = _recompute(table, base)
+    values["recompute_modules"], values["recompute"] = _recompute(table, base)
     values["time"] = _rates(table.optional_table("time"), TimeRates, base.time if base else None, table)
     values["memory"] = _rates(table.optional_table("memory"), MemoryRates, base.memory if base else None, table)
     values["interval"] = _rates(
@@ -331,21 +322,32 @@ def _ranges(table: Table, base: Profile | None) -> Mapping[str, Range]:
     return {**kept, **own}
 
 
-def _recompute(table: Table, base: Profile | None) -> tuple[RecomputeSet, ...]:
-    if base and not table.has("recompute"):
-        return base.recompute
+def _recompute(table: Table, base: Profile | None) -> tuple[tuple[str, ...], tuple[RecomputeSet, ...]]:
+    """The free modules, and all recompute sets. A user's file inherits its base's free modules unless it declares sets;
+    what another shipped framework lets the user choose says nothing of this one."""
+    own = table.has("recompute")
+    inherited = base.recompute_modules if base and not own and table.file.parent != DATA else ()
+    free = _modules(table, "recompute_modules", inherited)
+    if base and not own:
+        declared = tuple(choice for choice in base.recompute if choice.declared)
+        return free, (*declared, *free_sets(free, declared))
     choices = []
     for entry in table.tables("recompute"):
-        modules = entry.texts("modules", ())
-        for module in modules:
-            if module not in MODULES:
-                raise entry.error("modules", f"must be among {', '.join(MODULES)}", module)
+        modules = _modules(entry, "modules", ())
         choices.append(RecomputeSet(name=entry.text("name"), modules=modules, full=entry.flag("full", False)))
     if len({choice.name for choice in choices}) < len(choices):
         raise table.error("recompute", "two sets have the same name")
     if not choices or choices[0].modules or choices[0].full or not choices[-1].full:
         raise table.error("recompute", "starts with a set of no modules and ends with the full one")
-    return tuple(choices)
+    return free, (*choices, *free_sets(free, choices))
+
+
+def _modules(table: Table, key: str, default: tuple[str, ...]) -> tuple[str, ...]:
+    modules = table.texts(key, default)
+    for module in modules:
+        if module not in MODULES:
+            raise table.error(key, f"must be among {', '.join(MODULES)}", module)
+    return modules
 
 
 def _rates(table: Table | None, kind: type[R], base: R | None, outer: Table) -> R:

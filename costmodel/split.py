@@ -15,18 +15,44 @@ from itertools import accumulate, pairwise
 import numpy as np
 
 from costmodel import flops
-from costmodel.layouts import Column, Layouts
+from costmodel.layouts import Column, Layouts, whole_sets
 from costmodel.model import Model
 from costmodel.schedule import is_dual
 
 EPS = 1e-9
 OWN = ("dense", "moe", "mtp", "embedding", "head")
+KINDS, WAYS = ("dense", "moe"), ("", "mirror_")
 MOVED = "mtp_head"
 """Heads of multi-token prediction on a stage other than its module's: +1 a depth there, -1 at the module."""
 
 Contents = dict[str, int]
 """What a stage holds: OWN, and where a split is given more. `KIND:CODE` are layers of a kind, counted in it, that are
 computed again by the recompute set CODE and not by the layout's."""
+SET = "set"
+"""In `KIND:set`: the layout's own recompute set, where that holds for some layers of a stage alone."""
+
+
+def highest(held: Mapping[str, Column], names: Iterable[str]) -> dict[str, Column]:
+    """For each `KIND:CODE`, 1 where a layer is computed again so, and none by a higher set or the same of another kind;
+    a stage holds one layer computed again at a time."""
+    found: dict[str, Column] = {}
+    taken = np.zeros(1)
+    for name in sorted(names, key=_height, reverse=True):
+        some = np.minimum(held[name] + held[f"mirror_{name}"], 1.0)
+        found[name] = some * (1.0 - taken)
+        taken = np.maximum(taken, some)
+    return found
+
+
+def _height(name: str) -> tuple[int, str]:
+    code = name.partition(":")[2]
+    return (-1 if code == SET else int(code)), name
+
+
+def own_set(model: Model, some: Column) -> tuple[str, ...]:
+    """Names of the layers by kind that a layout's own set computes again, where it does so for `some` of them."""
+    held = zip(KINDS, (model.dense_layers, model.moe_layers), strict=True)
+    return tuple(f"{kind}:{SET}" for kind, layers in held if layers) if some.any() else ()
 
 
 @lru_cache(maxsize=4096)
@@ -122,13 +148,17 @@ class StageTable:
     flight, `count` how many there are (0 pads). `dense`, `moe`, `mtp` are layers, `embedding` and `head` 0 or 1.
     `mirror_*` is the second stage that a DualPipe rank holds, all 0 for other schedules. Behind the latest stage of the
     kind follow `later` stages that hold `later_*` in all; under DualPipe these are the ranks between it and the middle,
-    with what both stages of each hold. `layers` are those of each stage by (pp, vpp), vpp up to the most that has a
-    layer for each virtual stage; `lookup` the row of (pp, vpp, DualPipe or not).
+    with what both stages of each hold. `behind` tells of which kinds the stages are that so follow, shape (splits,
+    kinds, kinds). `layers` are those of each stage by (pp, vpp), vpp up to the most that has a layer for each virtual
+    stage; `lookup` the row of (pp, vpp, DualPipe or not).
     """
 
     columns: dict[str, Column]
+    behind: Column
     layers: dict[tuple[int, int], tuple[int, ...]]
     lookup: Column = field(repr=False)
+    given: bool = False
+    """whether its contents say what is computed again beyond the layouts' usual sets"""
 
     @property
     def extras(self) -> tuple[str, ...]:
@@ -136,17 +166,9 @@ class StageTable:
         usual = {"rank", "count", "later", *OWN}
         return tuple(name for name in self.columns if name not in usual and not name.startswith(("mirror_", "later_")))
 
-    def highest(self) -> dict[str, Column]:
-        """For each `KIND:CODE`, 1 where a layer is computed again so, and none by a higher set or the same of another
-        kind; a stage holds one layer computed again at a time."""
-        found: dict[str, Column] = {}
-        taken = np.zeros(1)
-        for name in sorted(self.extras, key=lambda name: (int(name.partition(":")[2] or 0), name), reverse=True):
-            if name != MOVED:
-                held = np.minimum(self.columns[name] + self.columns[f"mirror_{name}"], 1.0)
-                found[name] = held * (1.0 - taken)
-                taken = np.maximum(taken, held)
-        return found
+    def told(self, layouts: Layouts) -> Layouts:
+        """The layouts, whose `recompute_layers` do not count where the contents are given."""
+        return whole_sets(layouts) if self.given else layouts
 
     @property
     def kinds(self) -> int:
@@ -194,11 +216,33 @@ class StageTable:
     def only(self, kind: int) -> StageTable:
         """One kind of stage of each split."""
         columns = {name: values[:, kind : kind + 1] for name, values in self.columns.items()}
-        return StageTable(columns, self.layers, self.lookup)
+        behind = self.behind[:, kind : kind + 1, kind : kind + 1]
+        return replace(self, columns=columns, behind=behind)
 
     def kind(self, number: int, rows: Column) -> dict[str, Column]:
         """Columns of one kind of stage, gathered for the rows that `rows()` gave."""
         return {name: values[rows, number] for name, values in self.columns.items()}
+
+    def some(self, number: int | Column, rows: Column, layers: Column) -> dict[str, Column]:
+        """`KIND:set` of a kind of stage, and of its mirror, where `layers` of each stage are computed again (at most
+        those that it has): the dense ones first."""
+        held = {name: self.columns[name][rows, number] for name in (f"{way}{kind}" for way in WAYS for kind in KINDS)}
+        found = {}
+        for way in WAYS:
+            left: Column = layers.astype(np.float64)
+            for kind in KINDS:
+                found[f"{way}{kind}:{SET}"] = again = np.minimum(left, held[f"{way}{kind}"])
+                left = left - again
+        return found
+
+    def some_later(self, number: Column, rows: Column, layers: Column) -> dict[str, Column]:
+        """The same, summed over the stages that follow, as `later_KIND:set`."""
+        counts = np.arange(int(layers.max(initial=0)) + 1)
+        split, number_of = np.indices(self.columns["rank"].shape)[..., None]
+        every = self.some(number_of, split, counts)
+        own = (every[f"{kind}:{SET}"] for kind in KINDS)
+        after = (np.sum(self.behind[..., None] * one[:, None], axis=2) for one in own)
+        return {f"later_{kind}:{SET}": one[rows, number, layers] for kind, one in zip(KINDS, after, strict=True)}
 
 
 @lru_cache(maxsize=256)
@@ -211,13 +255,15 @@ def _heaviest(stages: StageTable) -> StageTable:
     order = np.argsort(~kept, axis=1, kind="stable")[:, : kept.sum(axis=1).max()]
     columns = {name: np.take_along_axis(values, order, axis=1) for name, values in stages.columns.items()}
     columns["count"] = columns["count"] * np.take_along_axis(kept, order, axis=1)
-    return replace(stages, columns=columns)
+    behind = np.take_along_axis(stages.behind, order[:, :, None], axis=1)
+    return replace(stages, columns=columns, behind=np.take_along_axis(behind, order[:, None], axis=2))
 
 
 @lru_cache(maxsize=1024)
 def _at(stages: StageTable, split: int) -> StageTable:
     kinds = np.flatnonzero(stages.columns["count"][split])
-    return replace(stages, columns={name: values[split : split + 1, kinds] for name, values in stages.columns.items()})
+    columns = {name: values[split : split + 1, kinds] for name, values in stages.columns.items()}
+    return replace(stages, columns=columns, behind=stages.behind[split : split + 1, kinds][:, :, kinds])
 
 
 def split_table(
@@ -251,8 +297,8 @@ def _split_table(model: Model, seq_len: int, stages: tuple[int, ...], rule: str,
 
 
 def given_table(stages: Sequence[Contents], layers: tuple[int, ...]) -> StageTable:
-    """The table of one split whose stages hold these contents."""
-    return _table({(len(stages), 1): layers}, {layers: stages})
+    """The table of one split whose stages hold these contents, and compute again what these say."""
+    return replace(_table({(len(stages), 1): layers}, {layers: stages}), given=True)
 
 
 def contents(model: Model, counts: Sequence[int]) -> list[Contents]:
@@ -270,9 +316,11 @@ def _table(
     layers: dict[tuple[int, int], tuple[int, ...]], stages: Mapping[tuple[int, ...], Sequence[Contents]]
 ) -> StageTable:
     kinds = {(counts, dual): _kinds(held, dual=dual) for counts, held in stages.items() for dual in (False, True)}
-    width = max(len(found) for found in kinds.values())
-    columns = {name: np.zeros((len(kinds), width)) for name in next(iter(kinds.values()))[0]}
-    for row, found in enumerate(kinds.values()):
+    width = max(len(found) for found, _ in kinds.values())
+    columns = {name: np.zeros((len(kinds), width)) for name in next(iter(kinds.values()))[0][0]}
+    follow = np.zeros((len(kinds), width, width))
+    for row, (found, behind) in enumerate(kinds.values()):
+        follow[row, : len(found), : len(found)] = behind
         for number in range(width):
             kind = found[number] if number < len(found) else found[0] | {"count": 0.0}
             for name, value in kind.items():
@@ -282,7 +330,7 @@ def _table(
     lookup = np.zeros((max(pp for pp, _ in layers) + 1, most + 1, 2), dtype=np.int64)
     for (pp, vpp), counts in layers.items():  # vpp rises: what lies beyond the most is as the most
         lookup[pp, vpp if vpp > 1 else 0 :] = [index[counts, False], index[counts, True]]
-    return StageTable(columns, layers, lookup)
+    return StageTable(columns, follow, layers, lookup)
 
 
 def _weights(model: Model, seq_len: int) -> tuple[tuple[float, ...], float]:
@@ -293,27 +341,27 @@ def _weights(model: Model, seq_len: int) -> tuple[tuple[float, ...], float]:
     return tuple(costs[moe] for moe in model.layer_is_moe), round(tail / unit, 6)
 
 
-def _kinds(stages: Sequence[Contents], *, dual: bool) -> list[dict[str, float]]:
-    """Distinct stages of a split, the columns of a StageTable for each."""
+def _kinds(stages: Sequence[Contents], *, dual: bool) -> tuple[list[dict[str, float]], list[list[int]]]:
+    """Distinct stages of a split, the columns of a StageTable for each, and how many of each follow on it."""
     names, found = tuple(stages[0]), dict[tuple[int, ...], list[int]]()
     for rank, own in enumerate(stages):
         mirror = stages[len(stages) - 1 - rank]
         found.setdefault((*own.values(), *(dual * mirror[name] for name in names)), []).append(rank)
     columns = (*names, *(f"mirror_{name}" for name in names))
-    kinds = []
+    kinds, follow = [], []
     for held, ranks in found.items():
-        behind = _behind(stages, ranks, dual=dual)
+        behind = _behind(len(stages), ranks, dual=dual)
         kind = {"rank": ranks[0], "count": len(ranks), **dict(zip(columns, held, strict=True))}
-        kind |= {f"later_{name}": sum(stage[name] for stage in behind) for name in names}
+        kind |= {f"later_{name}": sum(stages[rank][name] for rank in behind) for name in names}
         kinds.append({name: float(value) for name, value in kind.items()} | {"later": len(behind) / (1 + dual)})
-    return kinds
+        follow.append([len(set(behind).intersection(others)) for others in found.values()])
+    return kinds, follow
 
 
-def _behind(stages: Sequence[Contents], ranks: list[int], *, dual: bool) -> Sequence[Contents]:
+def _behind(stages: int, ranks: list[int], *, dual: bool) -> range:
     """The stages behind the latest rank of a kind; under DualPipe those between the rank that is nearest to the middle
     and its mirror."""
     if not dual:
-        return stages[ranks[-1] + 1 :]
-    end = len(stages)
-    first = max(min(rank, end - 1 - rank) for rank in ranks)
-    return stages[first + 1 : end - 1 - first]
+        return range(ranks[-1] + 1, stages)
+    first = max(min(rank, stages - 1 - rank) for rank in ranks)
+    return range(first + 1, stages - 1 - first)

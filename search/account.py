@@ -42,6 +42,7 @@ DEMANDS = {
     "shard_group": "dp_shard divides dp x cp and shards something",
     "expert_span": "expert groups of whole tp x cp groups",
     "expert_hsdp": "no part of dp x cp as dp_shard beside ep and tp",
+    "recompute_layers": "a part of a stage's layers, and a set of modules for them",
     "memory": "a layout needs no more than the usable memory",
     "bounded": "a proven bound leaves them out",
 }

@@ -83,11 +83,15 @@ def closed_form(problem: Problem, layout: Layouts) -> Assignment:
 def closed_form_of(problem: Problem, row: Mapping[str, int], seconds: float) -> Assignment:
     """The same of a layout's axes, where the slowest stage takes `seconds`."""
     counts, sets = problem.split([row["pp"]]).split(row["pp"], row["vpp"]), len(problem.profile.recompute)
+    partial, stages = row["recompute_layers"], contents(problem.model, counts)
+    base = 0 if partial else row["recompute"]
+    if partial:
+        stages = [stage | _again(problem.model, stage, row["recompute"], partial) for stage in stages]
     return Assignment(
         chunks=chunks(counts, row["vpp"], ends=problem.profile.embedding_loss_as_layers and row["vpp"] > 1),
         mtp=row["pp"] * row["vpp"] - 1,
-        recompute=tuple(tuple(count * (code == row["recompute"]) for code in range(sets)) for count in counts),
-        stages=tuple(contents(problem.model, counts)),
+        recompute=tuple(by_set(stage, base, sets) for stage in stages),
+        stages=tuple(stages),
         seconds=seconds,
         bound=0.0,
         optimal=False,
@@ -112,9 +116,20 @@ def held(model: Model, chunks: Sequence[int], mtp: int, again: Sequence[Contents
     return tuple(stages)
 
 
+def _again(model: Model, stage: Contents, code: int, layers: int) -> Contents:
+    """The layers by kind of which a recompute set holds for the first `layers` of a stage, the dense ones before."""
+    dense = min(layers, stage["dense"])
+    found = {"dense": dense, "moe": min(layers - dense, stage["moe"])}
+    has = {"dense": model.dense_layers, "moe": model.moe_layers}
+    return {f"{kind}:{code}": count for kind, count in found.items() if has[kind]}
+
+
 def by_set(stage: Contents, base: int, sets: int) -> tuple[int, ...]:
-    """Layers of a stage under each of the profile's recompute sets; `base` is the layout's."""
-    counts = [sum(stage.get(f"{kind}:{code}", 0) for kind in KINDS) for code in range(sets)]
+    """Layers of a stage under each of the profile's recompute sets; `base` is that of the others."""
+    counts = [0] * sets
+    for name, count in stage.items():
+        if ":" in name:
+            counts[int(name.partition(":")[2])] += count
     counts[base] += stage["dense"] + stage["moe"] - sum(counts)
     return tuple(counts)
 

@@ -7,16 +7,16 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from costmodel.estimate import Estimate, estimate, passes_of
-from costmodel.layouts import CODED, SCHEDULES, Column, Layouts
+from costmodel.layouts import CODED, SCHEDULES, Column, Layouts, usual_set
 from costmodel.memory import neediest
 from costmodel.problem import Problem
 from hardware.errors import InputError
-from search.assignment import Assignment, by_set
+from search.assignment import Assignment, by_set, closed_form
 from search.fitting import data_degree, usual_schedule
 from search.placement import spans
 from search.rule import violations
 from search.rules import rules
-from search.space import ALL_RANKS, SearchSpace, possible_values
+from search.space import ALL_RANKS, SearchSpace, possible_values, recompute_codes
 
 LEAST = 0.002
 """Share of the step or of the memory below which a difference is not told."""
@@ -155,11 +155,25 @@ def _steps(problem: Problem, layout: Layouts) -> Iterator[tuple[str, int]]:
         values = [value for value in possible[axis] if value != row[axis]]
         if axis == "dp":
             continue
+        if axis == "recompute_layers":
+            yield from ((axis, value) for value in _counts(problem, row))
+            continue
+        if axis == "recompute":
+            values = [code for code in recompute_codes(problem) if code != row[axis]]
         if axis in ("recompute", *CODED):
             yield from ((axis, value) for value in values)
             continue
         below, above = [n for n in values if n < row[axis]], [n for n in values if n > row[axis]]
         yield from ((axis, value) for value in (*below[-1:], *above[:1]))
+
+
+def _counts(problem: Problem, row: Mapping[str, int]) -> list[int]:
+    """One layer of each stage less and one more that the recompute set holds for; 0 is all of them."""
+    if not row["recompute"]:
+        return []
+    most = max(problem.split([row["pp"]]).split(row["pp"], row["vpp"]))
+    now = min(row["recompute_layers"] or most, most)
+    return [count % most for count in (now - 1, now + 1) if 0 < count <= most]
 
 
 def _differences(
@@ -187,7 +201,7 @@ def _because(before: Facts, after: Facts) -> str:
 
 def _facts(problem: Problem, layout: Layouts, given: Assignment | None) -> tuple[dict[str, Facts], dict[str, Facts]]:
     """What each term of time and of memory of the one row of `layout` comes from."""
-    stages = given.table if given else problem.split([int(layout.pp[0])])
+    stages = (given or closed_form(problem, layout)).table
     slowest = stages.only(int(passes_of(problem, layout, stages).slowest[0])).kind(0, stages.rows(layout))
     neediest_ = neediest(problem, layout, stages)
     how = {"stages": "balanced by CP-SAT" if given else "as the closed form has them"}
@@ -201,7 +215,7 @@ def _on_stage(problem: Problem, layout: Layouts, stage: Mapping[str, Column], na
     """The layers of a stage, and the recompute sets that they have."""
     names = [part for part in stage if f"mirror_{part}" in stage]
     count = {part: int(stage[part][0] + stage[f"mirror_{part}"][0]) for part in names}
-    counts = by_set(count, int(layout.recompute[0]), len(problem.profile.recompute))
+    counts = by_set(count, int(usual_set(layout)[0]), len(problem.profile.recompute))
     used = [(found, choice.name) for found, choice in zip(counts, problem.profile.recompute, strict=True) if found]
     again = used[0][1] if len(used) == 1 else ", ".join(f"{found} {choice}" for found, choice in used) or "no layer"
     return {f"layers of the {name} stage": f"{count['dense'] + count['moe']}"}, {"recompute": again}

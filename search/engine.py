@@ -168,10 +168,11 @@ class Work:
         self.most = most_that_fits(problem)
         table = skeletons.table
         order = np.lexsort([table[axis] for axis in ("dp", "pp", "etp", "ep", "cp", "tp")])
-        each = len(space.axes["micro_batch"]) * len(space.axes["recompute"])
-        size = max(1, min(BLOCK, ROWS // each, max(BLOCK // 8, -(-len(order) // WAVE))))
-        blocks = [{axis: column[order[at : at + size]] for axis, column in table.items()} for at in
-                  range(0, len(order), size)]  # fmt: skip
+        rows = np.cumsum(self.expansion.rows({axis: column[order] for axis, column in table.items()}))
+        size = min(BLOCK, max(BLOCK // 8, -(-len(order) // WAVE)))
+        cuts = np.flatnonzero(np.diff(np.arange(len(order)) // size) + np.diff(rows // ROWS)) + 1
+        parts = np.split(order, cuts) if len(order) else []
+        blocks = [{axis: column[part] for axis, column in table.items()} for part in parts]
         count = -(-len(blocks) // WAVE)
         self.waves = [blocks[first::count] for first in range(count)]
         self.stages = problem.split(np.unique(table["pp"]).tolist()) if len(order) else None

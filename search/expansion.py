@@ -1,8 +1,9 @@
 """The inner axes: skeletons are crossed with them and the rules applied, as flat tables or as products.
 
 A rule is applied as soon as its last column is there, and every row that it rejects stands for all tuples of the axes
-still to come. No rule links an axis of PASS_AXES to one of STATE_AXES, so what the rules leave of a skeleton is a
-product: its passes and pipelines, its shards, and the recompute sets.
+still to come. No rule links an axis of PASS_AXES to one of STATE_AXES, and to those of RECOMPUTE_AXES only the split of
+the layers is linked, so what the rules leave of a skeleton is a product: its passes and pipelines, its shards, and what
+is computed again.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ CHUNK = 65_536
 PIPELINE_AXES = ("vpp", "schedule")
 PASS_AXES = ("sequence_parallel", "schedule", "vpp", "micro_batch", "rank_order")
 STATE_AXES = ("zero_stage", "dp_shard")
-EXPANSION = (*PASS_AXES, *STATE_AXES, "recompute")
+RECOMPUTE_AXES = ("recompute", "recompute_layers")
+EXPANSION = (*PASS_AXES, *STATE_AXES, *RECOMPUTE_AXES)
 """Inner axes in the order in which skeletons are crossed with them."""
 assert sorted(EXPANSION) == sorted(INNER_AXES)
 BITS = 62
@@ -67,7 +69,7 @@ class Product:
 class Block:
     """What the rules leave of some skeletons, as the factors of a product for each row.
 
-    rows       the skeleton axes, rank_order, sequence_parallel, micro_batch, recompute, `dual` (DualPipe or not),
+    rows       the skeleton axes, rank_order, sequence_parallel, micro_batch, RECOMPUTE_AXES, `dual` (DualPipe or not),
                `split` (equal where the layers of the stages are), `split_vpp` (a vpp of that split), `skeleton`, equal
                where all skeleton axes are, and `alike`, equal where split, pipelines and shards are
     pipelines  vpp and schedule; of a row those from `first` on, `pipelined` of them
@@ -171,8 +173,34 @@ class Expansion:
         table["weight"] = np.bincount(passes["skeleton"], minlength=len(table["tp"]))
         used = {name: column[table["weight"] > 0] for name, column in table.items()}
         shards = _concatenate(self._expand(used, STATE_AXES, rejected))
-        splits = self.problem.split(np.unique(passes["pp"]).tolist())
-        return _block(passes, shards, self.space.axes["recompute"], splits) if shards else None
+        if not shards:
+            return None
+        block = _block(passes, shards, self.problem.split(np.unique(passes["pp"]).tolist()))
+        return self._with_sets(block, rejected) if block else None
+
+    def _with_sets(self, block: Block, rejected: list[int]) -> Block | None:
+        """Each row of a block for all that may be computed again, which depends on the split of the layers alone."""
+        rows, layouts = block.rows, block.pipelined * block.sharded
+        splits, first, place = np.unique(rows["split"], return_index=True, return_inverse=True)
+        table = {axis: rows[axis][first] for axis in SKELETON_AXES} | {"vpp": rows["split_vpp"][first]}
+        table |= {"place": np.arange(len(splits)), "weight": np.bincount(place, layouts).astype(np.int64)}
+        sets = _concatenate(self._expand(table, RECOMPUTE_AXES, rejected))
+        if not sets:
+            return None
+        count = np.bincount(sets["place"], minlength=len(splits))
+        each, held = np.repeat(np.arange(len(block)), count[place]), count[place]
+        chosen = np.arange(len(each)) + np.repeat((np.cumsum(count) - count)[place] - np.cumsum(held) + held, held)
+        found = block.take(each)
+        return replace(found, rows=found.rows | {axis: sets[axis][chosen] for axis in RECOMPUTE_AXES})
+
+    def rows(self, skeletons: Mapping[str, Column]) -> Column:
+        """About the rows of a block for each skeleton."""
+        pp, place = np.unique(skeletons["pp"], return_inverse=True)
+        one = {"tp": pp, "pp": pp, "vpp": np.ones_like(pp), "place": np.arange(len(pp))}
+        sets = _concatenate(self._expand(one, RECOMPUTE_AXES, [0] * len(self.rules))) or {"place": pp[:0]}
+        each = len(self.space.axes["micro_batch"]) * len(self.space.axes["rank_order"])
+        count: Column = np.bincount(sets["place"], minlength=len(pp))[place] * each
+        return count
 
     def _expand(self, table: Table, axes: Sequence[str], rejected: list[int]) -> Iterator[Table]:
         """Depth first, so that no table on the way has more than CHUNK rows."""
@@ -209,7 +237,8 @@ def _stages(space: SearchSpace, rules: Sequence[Rule]) -> list[Stage]:
         later = EXPANSION[number + 1 :]
         ready = [rule for rule in rules if axis in rule.columns and not set(later) & set(rule.columns)]
         for rule in ready:
-            if axis not in PASS_AXES and not set(rule.columns) <= {*SKELETON_AXES, *STATE_AXES}:
+            linked = {*RECOMPUTE_AXES, "vpp"} if axis in RECOMPUTE_AXES else STATE_AXES
+            if axis not in PASS_AXES and not set(rule.columns) <= {*SKELETON_AXES, *linked}:
                 raise ValueError(f"rule {rule.name} links {', '.join(rule.columns)}: no product of the axes")
         size = prod(len(space.axes[name]) for name in later if name != "dp_shard")
         values = np.array(space.axes[axis], dtype=np.int64)
@@ -237,8 +266,8 @@ def _concatenate(tables: Iterator[Table]) -> Table:
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]} if parts else {}
 
 
-def _block(passes: Table, shards: Table, recompute: Sequence[int], splits: StageTable) -> Block | None:
-    """Passes that differ in vpp and schedule alone, but not in the split, become one row for each recompute set."""
+def _block(passes: Table, shards: Table, splits: StageTable) -> Block | None:
+    """Passes that differ in vpp and schedule alone, but not in the split, become one row, without RECOMPUTE_AXES."""
     passes = passes | {"dual": (passes["schedule"] == DUALPIPE).astype(np.int64)}
     passes["split"] = splits.places(passes["pp"], passes["vpp"], passes["dual"])
     key = _key(*(passes[name] for name in ("skeleton", "rank_order", "sequence_parallel", "split", "micro_batch")))
@@ -249,7 +278,7 @@ def _block(passes: Table, shards: Table, recompute: Sequence[int], splits: Stage
     place = np.full(int(passes["skeleton"].max()) + 1, -1)
     place[shards["skeleton"][start]] = np.arange(len(start))
     owner = place[passes["skeleton"][first]]
-    runs = np.repeat(np.flatnonzero(owner >= 0), len(recompute))
+    runs = np.flatnonzero(owner >= 0)
     if not len(runs):
         return None
     rows = {name: column[first[runs]] for name, column in passes.items() if name not in PIPELINE_AXES}
@@ -258,7 +287,7 @@ def _block(passes: Table, shards: Table, recompute: Sequence[int], splits: Stage
     states = _sets(start, _key(np.unique(shards["dp_shard"], return_inverse=True)[1], shards["zero_stage"]))
     rows["alike"] = _key(rows["split"], pipelines[runs], states[owner[runs]])
     block = Block(
-        rows=rows | {"recompute": np.tile(np.array(recompute, dtype=np.int64), len(runs) // len(recompute))},
+        rows=rows,
         first=first[runs],
         pipelined=pipelined[runs],
         pipelines={name: passes[name] for name in PIPELINE_AXES},

@@ -45,6 +45,7 @@ _LAYOUT = {
     "zero_stage": "ZeRO stage",
     "micro_batch": "sequences per micro-batch and data-parallel rank",
     "recompute": "set of modules recomputed in the backward pass, as the profile names it",
+    "recompute_layers": "layers of each stage that the set holds for, dense ones first, the rest keep all; 0: all",
     "sequence_parallel": "whether norms and residuals are split over the tensor-parallel group",
     "schedule": "pipeline schedule",
     "rank_order": "order in which ranks fill the machine, from the inside out",
@@ -60,7 +61,7 @@ _TEXTS = ("recompute", "schedule", "rank_order", "precision", "recompute_per_sta
 _TYPES = {"sequence_parallel": pa.bool_(), "calibrated": pa.bool_(), "balance_gain": pa.float64()}
 _TYPES |= dict.fromkeys(_TEXTS, pa.string())
 _TYPES |= dict.fromkeys(_LISTS, pa.list_(pa.field("item", pa.int32(), nullable=False)))
-_UNITS = {"micro_batch": "sequences", "sequence_parallel": "true or false"}
+_UNITS = {"micro_batch": "sequences", "recompute_layers": "layers", "sequence_parallel": "true or false"}
 _UNITS |= dict.fromkeys(_TEXTS, "text") | dict.fromkeys(_LISTS, "layers")
 _HEADLINES = {
     "step_time": "step_time",

@@ -136,6 +136,7 @@ def typed_axes(chosen: Chosen) -> dict[str, object]:
         **{axis: names[row[axis]] for axis, names in CODED.items()},
         "sequence_parallel": "true" if row["sequence_parallel"] else "false",
         "dp_shard": None if row["dp_shard"] == row["dp"] * row["cp"] else row["dp_shard"],
+        "recompute_layers": row["recompute_layers"] or None,
     }
     return {option.replace("-", "_"): shown[column] for option, column in COLUMNS.items()}
 

@@ -112,8 +112,11 @@ def _tags(it: Explanation, step: Step) -> dict[str, str]:
 def _summary(it: Explanation) -> Iterator[str]:
     """The layout, then its speed; a layout that does not fit has none."""
     cost, row = it.cost, it.layout.row(0)
-    degrees = [f"{axis} {value}" for axis, value in row.items() if axis not in ("recompute", *CODED)]
-    recompute = it.problem.profile.recompute[it.axis("recompute")].name
+    degrees = [
+        f"{axis} {value}" for axis, value in row.items() if axis not in ("recompute", "recompute_layers", *CODED)
+    ]
+    recompute = it.problem.profile.recompute_name(row["recompute"], row["recompute_layers"])
+    recompute += " layers of each stage" if row["recompute_layers"] else ""
     said = ", ".join([*degrees, f"recompute {recompute}", SCHEDULES[it.axis("schedule")]]).replace("_", " ")
     yield from wrap(said, WIDTH, subsequent_indent="   ", break_on_hyphens=False)
     yield from _stages(it)

@@ -28,7 +28,11 @@ AXES: dict[str, tuple[str, str]] = {
     "recompute": (
         "name",
         "what is recomputed in the backward pass, a set of the profile; megatron: none, norms, selective, mlp, moe, "
-        "full (list profiles shows the modules of each)",
+        "full (list profiles shows the modules of each), or modules joined by + (layernorm+mlp)",
+    ),
+    "recompute-layers": (
+        "layers",
+        "layers of each stage that --recompute holds for, others keep all; default 0: every layer",
     ),
     "sequence-parallel": ("switch", "true or false: split norms and dropout over the TP ranks, too"),
     "schedule": ("name", "1f1b, interleaved, zero-bubble, dualpipe"),
@@ -135,6 +139,7 @@ VALUES: dict[str, Callable[[str], Value]] = {
     "count": count,
     "count|all": _shard,
     "stage": _stage,
+    "layers": _whole,
     "switch": _switch,
     "name": _word,
 }

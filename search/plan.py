@@ -198,7 +198,7 @@ class _Process:
         stages = sorted(self.profile.zero_stages if pp == 1 else self.profile.zero_stages_with_pp)
         if tp == pp == 1 and napkin.static_memory(self._held(ep)) > self.budget:
             stages = stages[-1:]
-        full = len(self.profile.recompute) - 1
+        full = self.profile.recompute_code("full")
         rows = [self._legal(tp=tp, pp=pp, ep=ep, zero_stage=stage, recompute=full, micro_batch=1) for stage in stages]
         return [row for row in rows if row]
 

@@ -58,6 +58,7 @@ def inner_rules(problem: Problem, space: SearchSpace) -> tuple[Rule, ...]:
         _shard_group(problem),
         shape.expert_span(problem),
         shape.expert_hsdp(problem),
+        _recompute_layers(problem, space),
     )
 
 
@@ -104,10 +105,15 @@ def _rank_order(problem: Problem, space: SearchSpace) -> Rule:
     )
 
 
+def _legal_stages(problem: Problem, space: SearchSpace) -> list[int]:
+    """Numbers of stages that the layers can fill, rising."""
+    stages = {*space.axes["pp"], *divisors(problem.workload.gpus)}
+    return sorted(pp for pp in stages if pp <= problem.model.layers)
+
+
 def _virtual_stages(problem: Problem, space: SearchSpace) -> Rule:
-    stages = (*space.axes["pp"], *divisors(problem.workload.gpus))
-    legal = sorted({pp for pp in stages if pp <= problem.model.layers})
-    table, most = problem.split(legal), np.zeros(max(stages) + 1, dtype=np.int64)
+    legal = _legal_stages(problem, space)
+    table, most = problem.split(legal), np.zeros(max(*space.axes["pp"], problem.workload.gpus) + 1, dtype=np.int64)
     most[legal] = [table.most_virtual(pp) for pp in legal]
     ends = ", embedding and loss counted" * problem.profile.embedding_loss_as_layers
     return Rule(
@@ -160,6 +166,33 @@ def _micro_batches(problem: Problem) -> Rule:
         return f"interleaving needs {need} pp {pp} micro-batches; there are {count}"
 
     return Rule("micro_batches", ("pp", "schedule", "dp", "micro_batch"), ok, because)
+
+
+# -- recomputation
+
+
+def _recompute_layers(problem: Problem, space: SearchSpace) -> Rule:
+    legal = _legal_stages(problem, space)
+    table, name = problem.split(legal), [choice.name for choice in problem.profile.recompute]
+    fullest = (table.columns["dense"] + table.columns["moe"]).max(axis=1).astype(np.int64)
+    something = np.array([bool(choice.modules) or choice.full for choice in problem.profile.recompute])
+
+    def most(pp: Column, vpp: Column) -> Column:
+        return np.asarray(fullest[table.places(np.minimum(pp, legal[-1]), vpp, np.zeros_like(pp))])
+
+    def because(pp: int, vpp: int, recompute: int, recompute_layers: int) -> str:
+        if not something[recompute]:
+            return f"recompute {name[recompute]} computes nothing again, in {recompute_layers} layers as in none"
+        layers = most(np.array(pp), np.array(vpp))
+        least = f"recompute_layers {recompute_layers} with pp {pp}: no stage has more than {layers} layers"
+        return f"{least}, and 0 is all of them"
+
+    return Rule(
+        "recompute_layers",
+        ("pp", "vpp", "recompute", "recompute_layers"),
+        lambda pp, vpp, recompute, layers: (layers == 0) | (something[recompute] & (layers < most(pp, vpp))),
+        because,
+    )
 
 
 # -- ZeRO

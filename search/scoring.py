@@ -14,7 +14,7 @@ from operator import add
 
 import numpy as np
 
-from costmodel.estimate import LAYER_AXES, Passes, parts_of, passes_of, spend
+from costmodel.estimate import Passes, distinct_parts, passes_of, spend
 from costmodel.layouts import RANK_ORDERS, Column, Layouts, gather, joined
 from costmodel.memory import RESIDENT, WORKING, fragmentation, outside, resident, working
 from costmodel.problem import Problem
@@ -94,7 +94,7 @@ class Scorer:
 
     def __init__(self, problem: Problem, stages: StageTable, block: Block) -> None:
         self.problem, self.stages, self.block = problem, stages, block
-        axes = (*SKELETON_AXES, "rank_order", "sequence_parallel", "micro_batch", "recompute")
+        axes = (*SKELETON_AXES, "rank_order", "sequence_parallel", "micro_batch", "recompute", "recompute_layers")
         layouts = {name: block.rows[name] for name in axes} | {"schedule": DUALPIPE * block.rows["dual"]}
         self.layouts = Layouts.partial(layouts | {"vpp": block.rows["split_vpp"]})
         self.heaviest, self.split = stages.heaviest(), stages.rows(self.layouts)
@@ -103,9 +103,8 @@ class Scorer:
 
     def _passes(self) -> Passes:
         """Split by split, as the stages of one hold the same whatever the row."""
-        first, at = self.layouts.distinct(LAYER_AXES)
-        few = self.layouts.take(first).only(LAYER_AXES)
-        parts = {name: part.whole() for name, part in parts_of(self.problem, few, self.stages.extras).items()}
+        parts, at = distinct_parts(self.problem, self.layouts, self.stages)
+        parts = {name: part.whole() for name, part in parts.items()}
         found = []
         for start, count in zip(*stretches(self.split), strict=True):
             rows, stages = slice(start, start + count), self.stages.at(int(self.split[start]))

@@ -15,7 +15,7 @@ import numpy as np
 
 from costmodel.layouts import AXES, CODED, RANK_ORDERS, SCHEDULES, Column
 from costmodel.problem import Problem
-from costmodel.profile import RecomputeSet
+from costmodel.recompute import RecomputeSet
 from hardware.errors import InputError
 from hardware.reader import Table
 from hardware.spelling import did_you_mean
@@ -29,13 +29,13 @@ ALL_RANKS = 0
 """In `dp_shard`: all dp * cp ranks, whatever their number."""
 
 _DATA = Path(__file__).parent / "spaces"
-_WORDS = {"dp_shard": ("all", "nodes", "divisors")} | dict.fromkeys(
+_WORDS: dict[str, tuple[str, ...]] = {"dp_shard": ("all", "nodes", "divisors")} | dict.fromkeys(
     ("tp", "pp", "dp", "cp", "ep", "etp"), ("divisors",)
 )
-_WORDS |= {"micro_batch": ("divisors",)}
+_WORDS |= {"micro_batch": ("divisors",), "recompute_layers": ("every",)}
 _LISTED = ("zero_stage", "recompute", "sequence_parallel", *CODED)
 """Axes whose values a profile lists."""
-_WORDS |= dict.fromkeys(_LISTED, ("profile",))
+_WORDS |= dict.fromkeys(_LISTED, ("profile",)) | {"recompute": ("profile", "modules")}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,17 +150,21 @@ def possible_values(problem: Problem) -> dict[str, tuple[int, ...]]:
         "etp": tuple(etp) if split else (1,),
         "zero_stage": tuple(sorted(profile.zero_stages)),
         "micro_batch": divisors(workload.global_batch),
-        "recompute": recompute_codes(problem),
+        "recompute": recompute_codes(problem, free=True),
+        "recompute_layers": tuple(range(model.layers + 1)),
         "sequence_parallel": (0, 1) if profile.sequence_parallel else (0,),
         "schedule": tuple(code for code, known in enumerate(SCHEDULES) if known in profile.schedules),
         "rank_order": tuple(code for code, known in enumerate(RANK_ORDERS) if known in profile.rank_orders),
     }
 
 
-def recompute_codes(problem: Problem) -> tuple[int, ...]:
-    """Codes of the profile's recompute sets that differ on this model; of equal sets the recommended one stays."""
+def recompute_codes(problem: Problem, *, free: bool = False) -> tuple[int, ...]:
+    """Codes of the profile's recompute sets that differ on this model, with `free` also of those that its free modules
+    make; of equal sets the recommended one stays, else the first."""
     chosen: dict[tuple[str, ...], int] = {}
     for code, choice in enumerate(problem.profile.recompute):
+        if not (choice.declared or free):
+            continue
         key = ("full",) if choice.full else _applicable(problem, choice)
         if key not in chosen or (key and choice.name == problem.profile.selective):
             chosen[key] = code
@@ -174,7 +178,7 @@ def divisors(number: int) -> tuple[int, ...]:
 
 
 def _applicable(problem: Problem, choice: RecomputeSet) -> tuple[str, ...]:
-    """The modules of a recompute set that the model has."""
+    """The modules of a recompute set that the model has, those left out that others hold."""
     model = problem.model
     has = {
         "mla_up_proj": model.attention == "mla",
@@ -183,7 +187,7 @@ def _applicable(problem: Problem, choice: RecomputeSet) -> tuple[str, ...]:
         "shared_experts": model.shared_experts > 0,
         "mlp": model.dense_layers > 0,
     }
-    return tuple(sorted(module for module in choice.modules if has.get(module, True)))
+    return tuple(sorted(module for module in choice.outermost if has.get(module, True)))
 
 
 def _find(name: str) -> Path:
@@ -232,6 +236,10 @@ def _word(problem: Problem, axis: str, word: str, possible: tuple[int, ...]) -> 
     """The values that a word stands for on this axis."""
     if word == "all":
         return (ALL_RANKS,)
+    if axis == "recompute" and word == "profile":
+        return recompute_codes(problem)
+    if word == "every":
+        return possible[1:]
     gpus, node = problem.workload.gpus, problem.cluster.gpus_per_node
     if axis == "dp_shard":
         groups = divisors(gpus) if word == "divisors" else tuple(node << i for i in range(gpus.bit_length()))
@@ -290,6 +298,7 @@ def _checked(problem: Problem, axis: str, value: int, possible: tuple[int, ...])
     if value in possible:
         return value
     names = {**CODED, "recompute": tuple(choice.name for choice in profile.recompute)}.get(axis)
+    possible = recompute_codes(problem) if axis == "recompute" else possible
     if names or axis in ("zero_stage", "sequence_parallel") or _ruled_out(problem, axis):
         known = ", ".join(names[code] if names else "all" if axis == "dp_shard" else str(code) for code in possible)
         shown = names[value] if names and 0 <= value < len(names) else value
@@ -334,6 +343,7 @@ def _why(problem: Problem, axis: str) -> str:
         "tp": f"{gpus} with {model.heads} heads",
         "pp": f"{gpus} with {model.layers} layers",
         "vpp": f"{model.layers} layers",
+        "recompute_layers": f"{model.layers} layers",
         "cp": f"{gpus} with sequences of {workload.seq_len} tokens in 2 x cp parts",
         "ep": f"{gpus} with {model.experts} experts",
         "etp": f"{gpus} with experts of width {model.expert_ffn_hidden}",

@@ -15,9 +15,10 @@ from itertools import pairwise, product
 import numpy as np
 
 from costmodel.estimate import unit_passes
+from costmodel.flight import in_flight
 from costmodel.held import quantities
-from costmodel.layouts import SCHEDULES, Column, Layouts
-from costmodel.memory import fragmentation, in_flight, outside, unit_bytes
+from costmodel.layouts import SCHEDULES, Column, Layouts, whole_sets
+from costmodel.memory import fragmentation, outside, unit_bytes
 from costmodel.problem import Problem
 from costmodel.split import MOVED, Contents, contents
 
@@ -45,7 +46,8 @@ class Choices:
     """What the ranks of one layout may hold."""
 
     def __init__(self, problem: Problem, layout: Layouts) -> None:
-        row, model = layout.row(0), problem.model
+        own, layout, model = int(layout.recompute[0]), whole_sets(layout), problem.model
+        row = layout.row(0)
         self.problem, self.pp, self.vpp, self.base = problem, row["pp"], row["vpp"], row["recompute"]
         self.count, self.dual = self.pp * self.vpp, row["schedule"] == SCHEDULES.index("dualpipe")
         self.ends = problem.profile.embedding_loss_as_layers and self.vpp > 1
@@ -57,6 +59,8 @@ class Choices:
         ]
         self.kinds = [kind for kind, held in (("dense", model.dense_layers), ("moe", model.moe_layers)) if held]
         known = {problem.profile.recompute_code(name) for name in ("none", "selective", "full")}
+        if own not in known and own != self.base:
+            known = known - {problem.profile.recompute_code("selective")} | {own}
         self.others = sorted(known - {self.base})
         self.extras = [f"{kind}:{code}" for code in self.others for kind in self.kinds]
         passes = unit_passes(problem, layout, [*self.extras, MOVED])

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from costmodel.estimate import passes_of
-from costmodel.layouts import Layouts
+from costmodel.layouts import Layouts, usual_set
 from costmodel.problem import Problem
 from costmodel.split import Contents
 from hardware.errors import InputError
@@ -29,15 +29,15 @@ from search.assignment import (
 
 TOLD = ("layers_per_stage", "recompute_layers_per_stage", "recompute_per_stage", "pipeline_layout")
 """Columns that tell what each stage holds."""
+KEY = ("pp", "vpp", "recompute", "recompute_layers")
+"""Axes that the closed form's stages depend on."""
 
 
 def stage_columns(problem: Problem, layouts: Layouts, balanced: Sequence[Balanced | None] = ()) -> dict[str, Any]:
     """The columns of a frontier that tell of stages; of a layout that was not balanced, the closed form's."""
     known: dict[tuple[int, ...], tuple[Any, ...]] = {}
     rows = []
-    for index, key in enumerate(
-        zip(*(getattr(layouts, axis).tolist() for axis in ("pp", "vpp", "recompute")), strict=True)
-    ):
+    for index, key in enumerate(zip(*(getattr(layouts, axis).tolist() for axis in KEY), strict=True)):
         own = balanced[index] if balanced else None
         if own is None and key not in known:
             known[key] = *told(problem, closed_form_of(problem, layouts.row(index), np.nan)), 0.0
@@ -71,7 +71,7 @@ def _tells(problem: Problem, row: Mapping[str, Any], found: Assignment) -> bool:
 
 def _assignment(problem: Problem, layout: Layouts, sizes: tuple[int, ...], mtp: int, said: Sequence[str]) -> Assignment:
     """Virtual stages of `sizes` layers, of which `said` tells the recomputation stage by stage."""
-    base, sets = int(layout.recompute[0]), len(problem.profile.recompute)
+    base, sets = int(usual_set(layout)[0]), len(problem.profile.recompute)
     bare = held(problem.model, sizes, mtp, [{}] * len(said))
     again = [_again(problem, stage, text, base) for stage, text in zip(bare, said, strict=True)]
     stages = held(problem.model, sizes, mtp, again)

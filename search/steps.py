@@ -137,7 +137,7 @@ def _tensor_rows(it: Scored) -> Iterator[Row]:
     yield Row("NVLink bandwidth", "", it.problem.cluster.levels[0].bandwidth, "B/s", "one way")
     if tp > 1:
         tokens = it.axis("micro_batch") * it.problem.workload.seq_len / it.axis("cp")
-        count = 6 if it.problem.profile.recompute[it.axis("recompute")].full else 4
+        count = 6 if it.problem.profile.recompute[it.axis("recompute")].full and not it.axis("recompute_layers") else 4
         yield Row("TP message", "", 2.0 * tokens * model.hidden, "B", MICRO)
         yield Row("all-reduces a layer", "", count, "1", "or as many pairs of gather and scatter")
         yield Row("TP all-reduce a layer", "TP total / layers of the stage, exposed", once / layers, "s", MICRO)

@@ -169,7 +169,8 @@ def _layout_columns(problem: Problem, layouts: Layouts) -> Iterator[tuple[str, l
     yield "mb", _integers(layouts.micro_batch)
     if np.any(layouts.sequence_parallel != (layouts.tp > 1)):
         yield "sp", _integers(layouts.sequence_parallel)
-    yield "recompute", [problem.profile.recompute[code].name for code in layouts.recompute]
+    sets = zip(layouts.recompute.tolist(), layouts.recompute_layers.tolist(), strict=True)
+    yield "recompute", [problem.profile.recompute_name(code, layers) for code, layers in sets]
     if np.any(layouts.schedule != np.where(layouts.vpp > 1, INTERLEAVED, ONE_F_ONE_B)):
         yield "schedule", [SCHEDULES[code] for code in layouts.schedule]
     if np.any(layouts.rank_order != problem.profile.rank_order):

@@ -82,7 +82,8 @@ def spell(profile: Profile, row: Mapping[str, int]) -> str:
     degrees = [f"{_label(axis)} {row[axis]}" for axis in SHOWN if axis in always or row[axis] > 1]
     if row["zero_stage"] and row["dp_shard"] != row["dp"] * row["cp"]:
         degrees.append(f"{_label('dp_shard')} {row['dp_shard']}")
-    names = [f"recompute {named(profile, 'recompute', row['recompute'])}", SCHEDULES[row["schedule"]]]
+    again = profile.recompute_name(row["recompute"], row["recompute_layers"])
+    names = [f"recompute {again}", SCHEDULES[row["schedule"]]]
     if row["rank_order"] != profile.rank_order:
         names.append(RANK_ORDERS[row["rank_order"]])
     sequence = ["sequence-parallel"] if row["sequence_parallel"] else []

@@ -9,7 +9,8 @@ from dataclasses import replace
 from costmodel.calibration.cells import flag, whole
 from costmodel.layouts import SCHEDULES, Layouts
 from costmodel.problem import Problem
-from costmodel.profile import MODULES, Profile, RecomputeSet
+from costmodel.profile import Profile
+from costmodel.recompute import MODULES, RecomputeSet
 from hardware.errors import InputError
 
 LIGER = {"logit_bytes": 0.0, "norm_saved": 2.0}
@@ -69,7 +70,8 @@ def as_run(profile: Profile, row: Mapping[str, str]) -> Profile:
         choice = profile.recompute[profile.recompute_code("selective")]
     else:
         choice = RecomputeSet(name="as run", modules=modules)
-    return replace(profile, recompute=(profile.recompute[0], choice, profile.recompute[-1]), selective=choice.name)
+    full = profile.recompute[profile.recompute_code("full")]
+    return replace(profile, recompute=(profile.recompute[0], choice, full), selective=choice.name)
 
 
 def _modules(row: Mapping[str, str]) -> tuple[str, ...]:

@@ -30,9 +30,10 @@ const range = (unit, name, i) => {
   return ends[0] === null ? "" : `${format(unit, ends[0])} to ${format(unit, ends[1])}`;
 };
 const words = (name) => name.replace(/^(time|memory)_/, "").replaceAll("_", " ");
+const recompute = (i) => at("recompute", i) + (at("recompute_layers", i) ? ` in ${at("recompute_layers", i)}` : "");
 const layout = (i) => {
   const degrees = ["tp", "pp", "vpp", "cp", "ep", "etp"].filter((name) => at(name, i) > 1).map((name) => `${name}${at(name, i)}`);
-  return [...degrees, `dp${at("dp", i)}`, `zero${at("zero_stage", i)}`, `mb${at("micro_batch", i)}`, at("recompute", i)].join(" ");
+  return [...degrees, `dp${at("dp", i)}`, `zero${at("zero_stage", i)}`, `mb${at("micro_batch", i)}`, recompute(i)].join(" ");
 };
 
 // -- machines: what tells them apart, from a row (by its number) or from an answer (by its keys)

@@ -93,7 +93,8 @@ def _three(value: float) -> str:
 def _layout(row: Row) -> str:
     degrees = [("tp", 1), ("pp", 1), ("vpp", 1), ("cp", 1), ("ep", 1)]
     shown = [f"{name}{row[name]}" for name, usual in degrees if row[name] != usual]
-    return " ".join([*shown, f"dp{row['dp']}", f"z{row['zero_stage']}", f"mb{row['micro_batch']}", row["recompute"]])
+    again = row["recompute"] + (f" in {row['recompute_layers']}" if row["recompute_layers"] else "")
+    return " ".join([*shown, f"dp{row['dp']}", f"z{row['zero_stage']}", f"mb{row['micro_batch']}", again])
 
 
 def _bought(row: Row) -> str:

@@ -18,7 +18,8 @@ from costmodel.calibration.knobs import KNOWN_LIMITS
 from costmodel.calibration.predict import predict
 from costmodel.calibration.runs import read_runs, run_of, strangers
 from costmodel.calibration.validate import validate
-from costmodel.profile import MODULES, load_profile
+from costmodel.profile import load_profile
+from costmodel.recompute import MODULES
 from hardware.errors import InputError
 
 SAMPLE = Path(__file__).parents[1] / "golden" / "runs_sample.csv"

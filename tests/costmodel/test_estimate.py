@@ -58,6 +58,7 @@ def layouts(draw: st.DrawFn, case: Problem) -> Layouts:
                 tp=tp, pp=pp, cp=cp, dp=dp, ep=ep, vpp=draw(st.sampled_from([1, 2])), micro_batch=draw(power),
                 dp_shard=draw(st.sampled_from([1, dp])) * cp, zero_stage=draw(st.integers(0, 3)),
                 recompute=draw(st.integers(0, len(case.profile.recompute) - 1)),
+                recompute_layers=draw(st.sampled_from([0, 0, 1, 3, 8, 100])),
                 sequence_parallel=draw(st.sampled_from([0, 1])) if tp > 1 else 0,
                 schedule=draw(st.integers(0, len(SCHEDULES) - 1)), rank_order=draw(st.sampled_from([0, 1])),
             )

@@ -10,12 +10,13 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from costmodel.calibration.layout import LIGER
+from costmodel.flight import in_flight
 from costmodel.layouts import SCHEDULES, Layouts
-from costmodel.memory import ALLOCATED, Memory, in_flight, memory
+from costmodel.memory import ALLOCATED, Memory, memory
 from costmodel.model import Model, load_model
 from costmodel.params import mtp, total
 from costmodel.problem import Problem
-from costmodel.profile import RecomputeSet
+from costmodel.recompute import RecomputeSet
 from costmodel.split import split_table
 from tests.strategies import candidates, problem, problems
 
@@ -112,7 +113,7 @@ def test_fp8_on_hopper_keeps_two_bytes_a_weight(degrees, measured):
     """Llama 3 70B in fp8 with bf16 gradients, MLP recomputed at TP 4: Megatron-Bridge's table of an SFT on 32 H100."""
     case = problem("llama-3.1-70b", gpus=32, precision="fp8", grad_dtype="bf16", seq_len=4096, global_batch=32)
     sets = (RecomputeSet(name="none"), RecomputeSet(name="mlp", modules=("mlp",)))
-    case = replace(case, profile=replace(case.profile, recompute=(*sets, case.profile.recompute[-1])))
+    case = replace(case, profile=replace(case.profile, recompute=(*sets, RecomputeSet(name="full", full=True))))
     layout = {
         "vpp": 5,
         "schedule": SCHEDULES.index("interleaved"),
@@ -162,7 +163,8 @@ def test_deepseek_v3_fits_as_it_was_trained():
 def test_recompute_sets_go_from_least_to_most(framework):
     """What the sets keep falls along the profile's list, and what they hold at a time is less than they save."""
     case = problem("deepseek-v3", "hgx-h800", 256, framework, global_batch=256)
-    needs = [one(case, pp=8, dp=32, ep=32, recompute=code) for code in range(len(case.profile.recompute))]
+    declared = [code for code, choice in enumerate(case.profile.recompute) if choice.declared]
+    needs = [one(case, pp=8, dp=32, ep=32, recompute=code) for code in declared]
     kept = [float(need.activations[0]) for need in needs]
     assert kept == sorted(kept, reverse=True)
     assert kept[-1] < 0.2 * kept[0]

@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 
 from costmodel.estimate import Estimate, estimate
+from costmodel.flight import in_flight
 from costmodel.held import stage_parameters
 from costmodel.layouts import SCHEDULES, Layouts, shard_groups
-from costmodel.memory import in_flight, memory
+from costmodel.memory import memory
 from costmodel.model import Model, load_model
 from costmodel.params import counts, total
 from costmodel.problem import Problem
-from costmodel.profile import RecomputeSet
+from costmodel.recompute import RecomputeSet
 from costmodel.split import StageTable, split_table
 from tests.strategies import problem
 

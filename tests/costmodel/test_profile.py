@@ -76,7 +76,9 @@ def test_selective_is_the_recommended_set():
     assert profile.recompute[profile.recompute_code("selective")].modules == ("layernorm", "moe_act", "mla_up_proj")
     with pytest.raises(InputError, match="recompute 'selectivly'; did you mean 'selective'") as caught:
         profile.recompute_code("selectivly")
-    assert str(caught.value).endswith("profile megatron has none, norms, selective, mlp, moe, full")
+    assert "profile megatron has none, norms, selective, mlp, moe, full, and any modules joined by +" in str(
+        caught.value
+    )
     with pytest.raises(InputError, match=r"nanotron has none, full, selective \(= full\)$"):
         load_profile("nanotron").recompute_code("foo")
 

@@ -24,7 +24,7 @@ from search.rule import violations
 from search.rules import rules, skeleton_rules
 from search.scoring import Costs
 from search.skeletons import enumerate_skeletons
-from search.space import ALL_RANKS, SearchSpace, load_space
+from search.space import ALL_RANKS, SearchSpace, load_space, recompute_codes
 from tests.strategies import problem, problems
 
 
@@ -35,7 +35,8 @@ def reduced(draw: st.DrawFn) -> tuple[Problem, SearchSpace]:
     space = load_space(case)
     most = {"tp": 3, "pp": 3, "cp": 2, "ep": 2, "etp": 2, "vpp": 2, "micro_batch": 2, "recompute": 2, "zero_stage": 3}
     most["rank_order"] = 2
-    axes = dict(space.axes)
+    axes = dict(space.axes) | {"recompute": recompute_codes(case, free=True)}
+    axes["recompute_layers"] = (0, *draw(st.sampled_from([(), (1,), (2,), (1, 4)])))
     for axis, size in most.items():
         some = draw(st.sets(st.sampled_from(axes[axis]), min_size=1, max_size=size))
         axes[axis] = tuple(sorted(some))

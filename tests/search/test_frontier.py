@@ -35,6 +35,7 @@ LEADING = [
     "zero_stage",
     "micro_batch",
     "recompute",
+    "recompute_layers",
     "sequence_parallel",
     "schedule",
     "rank_order",

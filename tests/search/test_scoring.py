@@ -1,5 +1,7 @@
 """Scoring by factors against the plain estimate."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
@@ -15,13 +17,16 @@ from search.rules import skeleton_rules
 from search.rules_memory import memory_rule
 from search.scoring import Scorer, headroom, most_that_fits
 from search.skeletons import enumerate_skeletons
-from search.space import load_space
+from search.space import load_space, recompute_codes
 from tests.strategies import problem, problems
 
 
 def block_of(case: Problem, limits: dict[str, list[int]] | None = None, most: int = 40) -> Block | None:
     """What the rules leave of the first skeletons of a problem's space."""
     space = load_space(case, limits=limits)
+    codes = recompute_codes(case, free=True)
+    some = {"recompute": (*codes[:3], *codes[-1:]), "recompute_layers": (0, 1, 3)}
+    space = replace(space, axes={**space.axes, **some})
     skeletons = enumerate_skeletons(case, space, skeleton_rules(case, space)).table
     expansion = Expansion(case, space)
     return expansion.block({axis: column[:most] for axis, column in skeletons.items()}, [0] * len(expansion.rules))

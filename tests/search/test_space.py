@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from costmodel.layouts import AXES, SCHEDULES
 from costmodel.problem import Problem
-from costmodel.profile import RecomputeSet
+from costmodel.recompute import RecomputeSet
 from hardware.errors import InputError
 from search.space import ALL_RANKS, SKELETON_AXES, SearchSpace, describe_spaces, divisors, load_space, space_names
 from tests.strategies import problem, problems
@@ -103,7 +103,7 @@ def test_limits_restrict_one_axis_and_leave_the_others() -> None:
     case = problem("llama-3.1-70b", gpus=64)
     space = load_space(case, limits={"tp": [8, 4, 8], "recompute": ["full", "none"], "dp_shard": ["all", 8]})
     assert space.axes["tp"] == (4, 8)
-    assert space.axes["recompute"] == (0, len(case.profile.recompute) - 1)
+    assert space.axes["recompute"] == (0, case.profile.recompute_code("full"))
     assert space.axes["dp_shard"] == (ALL_RANKS, 8)
     assert space.axes["pp"] == load_space(case).axes["pp"]
     assert set(space.limits) == {"tp", "recompute", "dp_shard"}

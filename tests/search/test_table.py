@@ -60,7 +60,7 @@ def test_the_memory_bar_is_full_at_the_usable_memory_and_never_longer(draw: Draw
 def test_columns_line_up(draw: Draw) -> None:
     rows = {"tp": [1, 8], "dp": [8, 1], "dp_shard": [8, 1], "recompute": [0, 2]}
     ones = {axis: np.ones(2) for axis in ("pp", "vpp", "cp", "ep", "etp", "micro_batch")}
-    zeros = {axis: np.zeros(2) for axis in ("zero_stage", "sequence_parallel", "rank_order")}
+    zeros = {axis: np.zeros(2) for axis in ("zero_stage", "recompute_layers", "sequence_parallel", "rank_order")}
     named = {"schedule": np.array([SCHEDULES.index("1f1b"), SCHEDULES.index("zero-bubble")])}
     head, *lines = draw(Layouts.from_columns(rows | ones | zeros | named))
     places = [line.index(name) for line, name in zip(lines, ("1f1b", "zero-bubble"), strict=True)]
@@ -104,7 +104,7 @@ def test_the_table_shows_each_set_of_degrees_once_with_its_rank_and_its_siblings
     """A frontier of near-twins (vpp, recompute) must not fill the table with two layouts."""
     twins = {"tp": [4, 4, 8, 4], "dp": [2, 2, 1, 2], "vpp": [1, 2, 1, 3]}
     same = {axis: np.ones(4) for axis in ("pp", "cp", "ep", "etp", "micro_batch", "dp_shard")}
-    codes = ("zero_stage", "sequence_parallel", "schedule", "recompute", "rank_order")
+    codes = ("zero_stage", "sequence_parallel", "schedule", "recompute", "recompute_layers", "rank_order")
     zeros = {axis: np.zeros(4) for axis in codes}
     first, alike = table.best_of_degrees(Layouts.from_columns(twins | same | zeros))
     assert (first.tolist(), alike.tolist()) == ([0, 2], [2, 0])

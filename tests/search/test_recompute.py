@@ -1,0 +1,158 @@
+"""What is computed again: sets of free modules, and sets that hold for some layers of each stage."""
+
+import json
+from collections.abc import Callable
+from dataclasses import astuple
+
+import numpy as np
+import pytest
+
+from costmodel.estimate import Estimate, estimate
+from costmodel.layouts import Layouts
+from costmodel.problem import Problem
+from hardware.errors import InputError
+from search.assignment import closed_form
+from search.engine import search
+from search.frontier import read_frontier
+from search.rule import violations
+from search.rules import rules
+from search.space import load_space
+from tests.commands import Outcome
+from tests.strategies import problem
+
+JOB = ("llama-3.1-405b", "dgx-h100", "--gpus", "1024")
+
+
+def layouts(case: Problem, name: str, layers: list[int], **axes: int) -> Layouts:
+    """One row for each number of layers that the set holds for."""
+    one = Layouts.of(recompute=case.profile.recompute_code(name), **axes).row(0)
+    columns = {axis: np.full(len(layers), value) for axis, value in one.items()}
+    return Layouts.from_columns(columns | {"recompute_layers": layers})
+
+
+def of_405b(name: str, layers: list[int]) -> Estimate:
+    case = problem("llama-3.1-405b", gpus=1024)
+    table = layouts(case, name, layers, tp=8, pp=16, dp=8, zero_stage=1, sequence_parallel=1)
+    return estimate(case, table)
+
+
+def test_each_layer_more_takes_as_long_and_frees_as_much_on_full_stages() -> None:
+    cost = of_405b("full", [1, 2, 3, 4, 5, 6])
+    for column in (cost.time.recompute, cost.memory.activations):
+        steps = np.diff(column)
+        assert steps == pytest.approx(np.full(5, steps[0]))
+    assert cost.time.recompute[5] == pytest.approx(6 * cost.time.recompute[0])
+    assert (np.diff(cost.step_time) > 0).all()
+    assert (np.diff(cost.memory_headroom) > 0).all()
+
+
+def test_all_layers_one_by_one_are_the_whole_set() -> None:
+    one, every = (of_405b("full", [layers]) for layers in (8, 0))
+    assert one.step_time == pytest.approx(every.step_time, rel=1e-12)
+    assert one.memory_total == pytest.approx(every.memory_total, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("model", "machine", "gpus", "framework", "axes"),
+    [
+        ("llama-3.1-405b", "dgx-h100", 1024, "megatron", {"tp": 8, "pp": 16, "dp": 8, "sequence_parallel": 1}),
+        ("deepseek-v3", "hgx-h800", 256, "deepseek", {"pp": 8, "dp": 32, "ep": 32, "schedule": 3}),
+        ("deepseek-v3", "hgx-h800", 256, "megatron", {"pp": 8, "dp": 32, "ep": 32, "zero_stage": 1}),
+    ],
+)
+@pytest.mark.parametrize("name", ["selective", "full"])
+def test_some_layers_cost_what_they_cost_where_stages_are_given(
+    model: str, machine: str, gpus: int, framework: str, axes: dict[str, int], name: str
+) -> None:
+    """A count of layers, and stages that name the set of each of their layers, are the same statement."""
+    case = problem(model, machine, gpus, framework)
+    for layers in (1, 3, 7):
+        layout = layouts(case, name, [layers], **axes)
+        found = closed_form(case, layout)
+        assert [sum(stage[1:]) for stage in found.recompute] == [min(layers, count) for count in found.layers]
+        assert astuple(estimate(case, layout)) == astuple(estimate(case, layout, found.table))
+
+
+@pytest.mark.parametrize("inner", ["moe+moe_act", "moe+shared_experts", "shared_experts+moe+moe_act"])
+def test_a_module_within_another_is_not_computed_again_twice(inner: str) -> None:
+    case = problem("deepseek-v3", "hgx-h800", 256)
+    axes = {"pp": 8, "dp": 32, "ep": 32, "zero_stage": 1}
+    cost, alone = (estimate(case, layouts(case, name, [0], **axes)) for name in (inner, "moe-only"))
+    assert astuple(cost) == astuple(alone)
+    assert alone.time.recompute[0] > 0
+
+
+def test_free_modules_make_every_set_that_differs_on_the_model() -> None:
+    case = problem("llama-3.1-405b", gpus=1024)
+    names = [case.profile.recompute[code].name for code in load_space(case, "wide").axes["recompute"]]
+    assert names[:4] == ["none", "selective", "mlp", "full"]
+    assert set(names[4:]) == {
+        "core_attn",
+        "mlp-only",
+        "core_attn+mlp",
+        "core_attn+layernorm",
+        "core_attn+layernorm+mlp",
+    }
+    assert load_space(case).axes["recompute"] == load_space(case, "wide").axes["recompute"][:4]
+    assert load_space(case).axes["recompute_layers"] == (0,)
+    assert len(load_space(problem("deepseek-v3", gpus=256), "wide").axes["recompute"]) == 1 + 16 * 5
+
+
+def test_modules_are_named_in_any_order() -> None:
+    profile = problem("llama-3.1-8b").profile
+    assert profile.recompute_code("mlp+layernorm") == profile.recompute_code("layernorm+mlp")
+    assert profile.recompute_code("layernorm") == profile.recompute_code("norms")
+    assert profile.recompute[profile.recompute_code("mlp-only")].modules == ("mlp",)
+    with pytest.raises(
+        InputError,
+        match=r"recompute 'mpl'; did you mean 'mlp'\? .*, full, and any modules joined by \+: core_attn, moe_act,",
+    ):
+        profile.recompute_code("mpl")
+    with pytest.raises(InputError, match=r"profile nanotron has none, full, selective \(= full\)$"):
+        problem(framework="nanotron").profile.recompute_code("layernorm+mlp")
+
+
+@pytest.mark.parametrize(
+    ("name", "layers", "because"),
+    [
+        ("full", 7, None),
+        ("full", 8, "recompute_layers 8 with pp 16: no stage has more than 8 layers, and 0 is all of them"),
+        ("none", 1, "recompute none computes nothing again, in 1 layers as in none"),
+    ],
+)
+def test_counts_that_say_nothing_new_are_rejected(name: str, layers: int, because: str | None) -> None:
+    case = problem("llama-3.1-405b", gpus=1024)
+    row = layouts(case, name, [layers], tp=8, pp=16, dp=8, zero_stage=1, sequence_parallel=1).row(0)
+    broken = violations([rule for rule in rules(case, load_space(case)) if rule.name != "memory"], row)
+    assert broken == ([("recompute_layers", because)] if because else [])
+
+
+def test_the_wide_space_of_405b_on_16384_gpus_is_scored_whole() -> None:
+    case = problem("llama-3.1-405b", gpus=16384)
+    space = load_space(case, "wide")
+    every, bounded = (search(case, space, bounds=bounds) for bounds in (False, True))
+    account = every.account
+    assert account.scored >= 20_000_000
+    assert account.candidates == sum(account.pruned.values()) + account.feasible
+    assert bounded.account.scored + bounded.account.bounded == account.scored
+    assert astuple(bounded.frontier)[0].tolist() == astuple(every.frontier)[0].tolist()
+    assert [bounded.frontier.row(place) for place in range(len(bounded.frontier))] == [
+        every.frontier.row(place) for place in range(len(every.frontier))
+    ]
+    assert {0, 1} <= {int(layers > 0) for layers in every.frontier.recompute_layers}
+
+
+def test_search_and_explain_take_modules_and_counts(run: Callable[..., Outcome]) -> None:
+    given = ("--tp", "8", "--pp", "16", "--recompute", "mlp+core_attn,full", "--recompute-layers", "0,2,5")
+    assert run("search", *JOB, *given).code == 0
+    rows = read_frontier("frontier.parquet").rows
+    partial = next(row for row in rows if row["recompute_layers"])
+    assert {row["recompute"] for row in rows} <= {"core_attn+mlp", "full"}
+    most = partial["recompute_layers"]
+    assert partial["recompute_layers_per_stage"] == [min(most, layers) for layers in partial["layers_per_stage"]]
+    assert f"{8 - most} none, {most} {partial['recompute']}" in partial["recompute_per_stage"]
+    found = json.loads(run("explain", "frontier.parquet", "--rank", str(partial["rank"]), "--json").out)
+    assert found["step_time"] == partial["step_time"]
+    assert found["layout"]["recompute_layers"] == most
+    said = run("explain", *JOB, "--tp", "8", "--pp", "16", "--recompute", "full", "--recompute-layers", "3").out
+    assert "recompute full in 3 layers of each stage" in " ".join(said.split())
