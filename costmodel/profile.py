@@ -3,53 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
-from functools import cache
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
+from costmodel.gpu_rates import (
+    ByGpu,
+    GpuRates,
+    architecture_of,
+    inherited_from,
+    rates_under,
+    read_by_gpu,
+    read_rates,
+    times_of,
+)
 from costmodel.layouts import RANK_ORDERS, SCHEDULES
 from costmodel.range import Range, read_ranges
 from costmodel.rates import Interval, MemoryRates, TimeRates
 from costmodel.recompute import MODULES, RecomputeSet, free_sets, modules_of
-from hardware.catalog import gpu_names, load_gpu
+from hardware.catalog import load_gpu
 from hardware.errors import InputError
 from hardware.gpu import Gpu
-from hardware.physical import check
 from hardware.provenance import Provenance
 from hardware.reader import Table
 from hardware.spelling import did_you_mean
 
-R = TypeVar("R", "TimeRates", "MemoryRates", "Interval")
-
 DATA = Path(__file__).parent / "profiles"
 FITTED = DATA / "fitted"
 POOLED = FITTED / "pooled.toml"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuRates:
-    """The rates on a GPU, or on an architecture's GPUs, and the provenance of those that are not the profile's own."""
-
-    time: TimeRates
-    memory: MemoryRates
-    fitted_on: tuple[str, ...] = ()
-    """GPUs whose runs an architecture's rates were fitted to"""
-    provenance: Mapping[str, Provenance] = field(default_factory=dict)
-
-    def on(self, key: str, gpu: str) -> GpuRates:
-        """These rates, which `key` has, for this GPU: inherited unless they were found on it."""
-        if gpu in (key, *self.fitted_on):
-            return self
-        return replace(self, provenance=_inherited(self.provenance, key))
-
-
-ByGpu = Mapping[str, GpuRates]
-"""Rates by the name of a GPU or of an architecture."""
-
-
-def _inherited(found: Mapping[str, Provenance], whence: str) -> dict[str, Provenance]:
-    return {name: it.inherited(whence) for name, it in found.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,31 +166,14 @@ def load_profile(name: str, *, fitted: bool = True) -> Profile:
     if by_gpu.is_file():
         profile = _with_fitted(profile, by_gpu)
     if base and not profile.by_gpu and not table.has("time"):
-        profile = replace(profile, by_gpu=_times_of(base, profile))
+        profile = replace(profile, by_gpu=times_of(base.by_gpu, base.name, profile.memory))
     return profile
-
-
-def _times_of(base: Profile, profile: Profile) -> ByGpu:
-    """By GPU, the rates of time of another framework, where the profile says nothing of time, over its own memory."""
-    times = {
-        key: {name: it for name, it in rates.provenance.items() if name.startswith("time.")}
-        for key, rates in base.by_gpu.items()
-    }
-    return {
-        key: GpuRates(
-            time=rates.time,
-            memory=profile.memory,
-            fitted_on=rates.fitted_on,
-            provenance=_inherited(times[key], f"profile {base.name}"),
-        )
-        for key, rates in base.by_gpu.items()
-    }
 
 
 def pooled_interval() -> Interval:
     """The interval over all frameworks that have runs: what one without any has."""
     table = Table.load(POOLED)
-    found = _rates(table.table("interval"), Interval, None, table)
+    found = read_rates(table.table("interval"), Interval, None, table)
     table.finish()
     return found
 
@@ -217,9 +181,9 @@ def pooled_interval() -> Interval:
 def _with_fitted(profile: Profile, path: Path) -> Profile:
     """The profile with rates by GPU from a file that `meshscout calibrate` wrote."""
     table = Table.load(path)
-    by_gpu = _by_gpu(table, GpuRates(time=profile.time, memory=profile.memory), {})
+    by_gpu = read_by_gpu(table, GpuRates(time=profile.time, memory=profile.memory), {})
     table.text("base", profile.name, choices=(profile.name,))
-    interval = _rates(table.optional_table("interval"), Interval, profile.interval, table)
+    interval = read_rates(table.optional_table("interval"), Interval, profile.interval, table)
     ranges = read_ranges(table.optional_table("range"))
     table.finish()
     sources = {name: it for name, it in table.sources.items() if name.startswith("interval.")}
@@ -244,15 +208,15 @@ def _read(table: Table, base: Profile | None, name: str) -> Profile:
     values["schedules"] = table.texts("schedules", getattr(base, "schedules", None))
     values["rank_orders"] = table.texts("rank_orders", getattr(base, "rank_orders", RANK_ORDERS[:1]))
     values["recompute_modules"], values["recompute"] = _recompute(table, base)
-    values["time"] = _rates(table.optional_table("time"), TimeRates, base.time if base else None, table)
-    values["memory"] = _rates(table.optional_table("memory"), MemoryRates, base.memory if base else None, table)
-    values["interval"] = _rates(
+    values["time"] = read_rates(table.optional_table("time"), TimeRates, base.time if base else None, table)
+    values["memory"] = read_rates(table.optional_table("memory"), MemoryRates, base.memory if base else None, table)
+    values["interval"] = read_rates(
         table.optional_table("interval"), Interval, base.interval if base else pooled_interval(), table
     )
     said = {name: it for name, it in table.sources.items() if not name.startswith(("gpu.", "range."))}
-    inherited = _under(table, said, base) if base and table.file.parent != DATA else {}
-    values["by_gpu"] = _by_gpu(table, GpuRates(time=values["time"], memory=values["memory"]), inherited)
-    values["provenance"] = {**(_inherited(base.provenance, f"profile {base.name}") if base else {}), **said}
+    inherited = rates_under(table, said, base.by_gpu, base.name) if base and table.file.parent != DATA else {}
+    values["by_gpu"] = read_by_gpu(table, GpuRates(time=values["time"], memory=values["memory"]), inherited)
+    values["provenance"] = {**(inherited_from(base.provenance, f"profile {base.name}") if base else {}), **said}
     values["ranges"] = _ranges(table, base)
     profile = Profile(**values)
     for key, known in (
@@ -272,53 +236,13 @@ def _read(table: Table, base: Profile | None, name: str) -> Profile:
     return profile
 
 
-def _by_gpu(table: Table, own: GpuRates, inherited: ByGpu) -> ByGpu:
-    """Rates of the GPUs (or architectures) that a file has tables for, over those that a user's base has for them.
-
-    A GPU starts from the file's table of its architecture; what all leave out is the profile's `own`. A table of an
-    architecture stands for all of its GPUs.
-    """
-    found: dict[str, GpuRates] = {}
-    if gpus := table.optional_table("gpu"):
-        for gpu in sorted(gpus.keys(), key=_architecture):
-            of, its = _architecture(gpu), gpus.table(gpu)
-            start = found[of].on(of, gpu) if of in found else inherited.get(gpu) or inherited.get(of) or own
-            found[gpu] = GpuRates(
-                fitted_on=its.texts("fitted_on", ()),
-                time=_rates(its.optional_table("time"), TimeRates, start.time, its),
-                memory=_rates(its.optional_table("memory"), MemoryRates, start.memory, its),
-                provenance={**start.provenance, **its.sources},
-            )
-    return {gpu: rates for gpu, rates in inherited.items() if _architecture(gpu) not in found} | found
-
-
-@cache
-def _architecture(gpu: str) -> str:
-    """The architecture of a shipped GPU, empty for other names."""
-    return load_gpu(gpu).architecture if gpu in gpu_names() else ""
-
-
-def _under(table: Table, said: Mapping[str, Provenance], base: Profile) -> ByGpu:
-    """The rates by GPU of a user's base, under what the user's file itself says of them."""
-    time, memory = table.optional_table("time"), table.optional_table("memory")
-    return {
-        gpu: replace(
-            rates,
-            time=_rates(time, TimeRates, rates.time, table),
-            memory=_rates(memory, MemoryRates, rates.memory, table),
-            provenance={**_inherited(rates.provenance, f"profile {base.name}"), **said},
-        )
-        for gpu, rates in base.by_gpu.items()
-    }
-
-
 def _ranges(table: Table, base: Profile | None) -> Mapping[str, Range]:
     """What runs cover: the file's own, and those of a user's base on GPUs that the file has no rates for."""
     own = read_ranges(table.optional_table("range"))
     if base is None or table.file.parent == DATA or table.has("time") or table.has("memory"):
         return own
     rated = table.table("gpu").keys() if table.has("gpu") else ()
-    kept = {gpu: it for gpu, it in base.ranges.items() if gpu not in rated and _architecture(gpu) not in rated}
+    kept = {gpu: it for gpu, it in base.ranges.items() if gpu not in rated and architecture_of(gpu) not in rated}
     return {**kept, **own}
 
 
@@ -350,30 +274,6 @@ def _modules(table: Table, key: str, default: tuple[str, ...]) -> tuple[str, ...
     return modules
 
 
-def _rates(table: Table | None, kind: type[R], base: R | None, outer: Table) -> R:
-    """Rates by name; `base` gives those that the table leaves out."""
-    if table is None:
-        if base is None:
-            raise outer.error(_TABLES[kind], "is missing")
-        return base
-    values = {}
-    for rate in fields(kind):
-        unit = rate.metadata["unit"]
-        least, most = rate.metadata["within"]
-        top = None if rate.name in _AMOUNTS else most
-        value = table.number(rate.name, getattr(base, rate.name, None), minimum=least, maximum=top, unit=unit)
-        if value and rate.name in _AMOUNTS and table.has(rate.name):
-            check(table, rate.name, unit, (value,))
-        values[rate.name] = value
-    return kind(**values)
-
-
-_TABLES: dict[type, str] = {TimeRates: "time", MemoryRates: "memory", Interval: "interval"}
-_AMOUNTS = (
-    "kernel", "layer_floor", "tp_floor", "tp_floor_network", "ring_step", "send", "shard_layer", "overhead",
-    "gather_buffer", "dispatch_buffer",
-)  # fmt: skip
-"""Rates that are whole times and amounts of memory, not bytes per element: a number without its unit is noticed."""
 _TEXTS = (
     "framework", "summary", "source", "default_schedule", "selective", "default_recompute", "fp8_recipe",
     "grad_dtype", "moments_dtype",
