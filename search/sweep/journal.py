@@ -55,6 +55,8 @@ def journal(output: Path, *, resume: bool) -> Iterator[Journal]:
         if left and not resume:
             raise InputError(f"{path}: a sweep that was stopped left it; --resume goes on from it, or delete it")
         done, size = _read(file.read())
+        if resume and not left:
+            say(f"{path}: there is none to resume; the sweep starts anew")
         if left:
             say(f"{path}: {len(done):,} searches are done already")
         file.truncate(size)

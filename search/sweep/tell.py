@@ -30,6 +30,9 @@ def report(arguments: Namespace, rows: Sequence[Row], found: answers.Answers) ->
     word = {"cost": "cheapest", "time": "fastest", "energy": "least energy"}[arguments.objective]
     for winner in answers.winners(rows, arguments.objective):
         yield f"{word}: {_machine(machine_of(winner, settings_of(rows)), rows)}: {_bought(winner)}"
+    unpriced = dict.fromkeys(row["cluster"] for row in rows if fits(row) and row["cost"] is None)
+    if unpriced:
+        yield f"no price is known of {', '.join(unpriced)}: no cost there; --price CLUSTER=2.50 sets one"
     knees, quick = found
     for knee in knees:
         yield f"knee: {_machine(knee.machine, rows)}: {_knee(knee)}"
@@ -59,8 +62,8 @@ def _table(best: Sequence[Row]) -> Iterator[str]:
     named = ["cluster" if name == "cluster" else short(name) for name in names]
     head = [*named, "GPUs", "layout", "batch", "MFU", "days", "cost", "MWh", "scaling"]
     lines = [head, *([*(str(row[name]) for name in names), *_cells(row)] for row in best)]
-    whole = [line for line in lines if len(line) == len(head)]
-    widths = [max(map(len, column)) for column in zip(*whole, strict=True)]
+    in_columns = [line if len(line) == len(head) else line[:-1] for line in lines]  # a reason runs over all that follow
+    widths = [max(len(line[at]) for line in in_columns if at < len(line)) for at in range(len(head))]
     for line in lines:
         cells = [
             cell.ljust(width) if number < len(names) or name in LEFT else cell.rjust(width)

@@ -142,6 +142,22 @@ def test_a_size_where_nothing_fits_is_a_row_with_its_reason(run: Callable[..., O
     assert "12  - " in done.out
 
 
+def test_a_machine_without_a_price_is_named(run: Callable[..., Outcome]) -> None:
+    job = ("llama-3.1-70b", "dgx-h100,gb300-nvl72", "--gpus", "64", "--tokens", "1T", "--tp", "8", "--cp", "1")
+    done = run("sweep", *job, "--resume")
+    assert "no price is known of gb300-nvl72: no cost there; --price" in done.out
+    assert "sweep.parquet.journal: there is none to resume" in done.err
+    assert "no price is known" not in run("sweep", *job, "--price", "gb300-nvl72=5").out
+
+
+def test_a_reason_in_the_table_keeps_its_columns(run: Callable[..., Outcome]) -> None:
+    job = ("llama-3.1-70b", "gb300-nvl72,dgx-h100", "--gpus", "64", "--tokens", "1T", "--tp", "8", "--cp", "1")
+    lines = run("sweep", *job, "--max-cost", "1M").out.splitlines()
+    head = next(line for line in lines if line.startswith("cluster"))
+    ends = {line.index(" 64 ") + 3 for line in lines if line.startswith(("gb300", "dgx"))}
+    assert ends == {head.index("GPUs") + 4}
+
+
 def test_nothing_fits_anywhere(run: Callable[..., Outcome]) -> None:
     done = run("sweep", "llama-3.1-405b", "dgx-h100", "--gpus", "8,16", "--tokens", "1T")
     assert done.code == 3
