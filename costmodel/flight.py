@@ -37,7 +37,7 @@ class Flight:
         return cls(
             first=pp + chunks * (((vpp + 1.0) * pp - 1.0) / vpp - pp),
             step=1.0 + chunks * (2.0 / vpp - 1.0),
-            most=micro_batches * (1.0 - 0.5 * dual),
+            most=micro_batches * (1.0 - 0.5 * dual) if dual.any() else micro_batches,
         )
 
     def at(self, rank: Column) -> Column:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -11,12 +11,11 @@ import numpy as np
 from costmodel.activations import layer_tables, per_token, shares
 from costmodel.flight import Flight
 from costmodel.held import StageParameters, quantities, units, vocab_per_rank
-from costmodel.layouts import Column, Layouts, is_partial, usual_set
+from costmodel.layouts import Column, Layouts, gather, is_partial, usual_set
 from costmodel.model import Model
 from costmodel.params import counts
 from costmodel.problem import Problem
 from costmodel.quantity import quantity
-from costmodel.schedule import is_dual
 from costmodel.split import MOVED, OWN, SET, StageTable, highest, own_set
 from costmodel.states import Shards, StateBytes, shards, state_bytes, states
 
@@ -65,6 +64,11 @@ WORKING: tuple[str, ...] = ("recompute_buffer", "logits", "buffers", "activation
 ALLOCATED: tuple[str, ...] = (*RESIDENT, *WORKING)
 TRANSIENT = ("recompute_buffer", "buffers")
 FLYING = ("dense", "moe", "depths")
+FLIES = " in flight"
+"""After the name of a quantity: for each micro-batch of it in flight."""
+COST_AXES = ("tp", "cp", "ep", "etp", "micro_batch", "sequence_parallel", "recompute")
+"""Axes that WORKING bytes per unit of a stage's quantities depend on, beside whether there is a pipeline, and whether
+`recompute_layers` is 0."""
 
 
 def memory(problem: Problem, layouts: Layouts, stages: StageTable) -> Memory:
@@ -108,7 +112,7 @@ def outside(problem: Problem) -> float:
 def _worst(problem: Problem, layouts: Layouts, stages: StageTable) -> tuple[Column, dict[str, Column]]:
     """Kind of the stage that needs most, the first of equals, and its terms; padding never wins."""
     kinds = stages.present(layouts)
-    held, at_work = resident(problem, layouts, stages, kinds), working(problem, layouts, layouts, stages, kinds)
+    held, at_work = resident(problem, layouts, stages, kinds), working(problem, layouts, layouts, stages)
     worst, most = np.zeros(len(layouts), dtype=np.int64), np.full(len(layouts), -np.inf)
     chosen = {name: np.zeros(len(layouts)) for name in ALLOCATED}
     for number, terms in zip(kinds, (one | other for one, other in zip(held, at_work, strict=True)), strict=True):
@@ -127,25 +131,31 @@ def resident(problem: Problem, layouts: Layouts, stages: StageTable, kinds: Sequ
 
 
 def working(
-    problem: Problem, layouts: Layouts, pipeline: Layouts, stages: StageTable, kinds: Sequence[int]
-) -> list[dict[str, Column]]:
+    problem: Problem, layouts: Layouts, pipeline: Layouts, stages: StageTable, costs: Costs | None = None
+) -> Iterator[dict[str, Column]]:
     """WORKING terms of a stage of each kind [B]; they need neither zero_stage nor dp_shard.
 
     `pipeline` is the same table, or gives vpp and schedule for it along a leading axis; activations alone have that.
+    `costs` are those of each row, if they are known.
     """
     layouts = stages.told(layouts)
-    rank = _rank(problem, layouts, pipeline)
-    own = own_set(problem.model, is_partial(layouts))
-    costs, table = _working_costs(problem, rank, (*stages.extras, *own)), _quantities(problem.model, stages)
-    rows = stages.rows(layouts)
-    flying = [name for name in (*FLYING, *stages.extras) if f"{name} in flight" in costs]
-    apart = [f"{side} {name}" for name in flying for side in ("own", "mirror")[: 1 + bool(rank.dual.any())]]
-    names = [name for name in ("rank", *apart, *costs) if name in table]
-    stages_of = [{name: table[name][:, kind].take(rows) for name in names} for kind in kinds]
-    if own:
-        some = (stages.some(kind, rows, layouts.recompute_layers) for kind in kinds)
-        stages_of = [stage | _again(found, own) for stage, found in zip(stages_of, some, strict=True)]
-    return [_terms(WORKING, costs, _flying(rank, stage)) for stage in stages_of]
+    costs, table = costs or gather(*distinct_costs(problem, layouts, stages)), _quantities(problem.model, stages)
+    own = [name.removesuffix(FLIES) for name in costs if name.endswith(SET + FLIES)]
+    flight, rows = Flight.of(pipeline, _micro_batches(problem, layouts)), stages.rows(layouts)
+    for kind in stages.present(layouts):
+        stage = {name: column[:, kind].take(rows) for name, column in table.items()}
+        if own:
+            stage |= _again(stages.some(kind, rows, layouts.recompute_layers), own)
+        yield _terms(WORKING, costs, stage) | {"activations": _flying(flight, layouts.pp, costs, stage)}
+
+
+def distinct_costs(problem: Problem, layouts: Layouts, stages: StageTable) -> tuple[Costs, Column]:
+    """WORKING bytes per unit of a stage's quantities, for each combination of what they depend on, and each row's place
+    among these."""
+    some = is_partial(layouts)
+    first, at = layouts.distinct(COST_AXES, some.astype(np.int64), (layouts.pp > 1).astype(np.int64))
+    extras = (*stages.extras, *own_set(problem.model, some))
+    return _working_costs(problem, _rank(problem, layouts.take(first)), extras), at
 
 
 def _again(some: Mapping[str, Column], names: Sequence[str]) -> dict[str, Column]:
@@ -157,39 +167,34 @@ def _again(some: Mapping[str, Column], names: Sequence[str]) -> dict[str, Column
 def _terms(names: Sequence[str], costs: Costs, stage: Mapping[str, Column]) -> dict[str, Column]:
     terms = {name: np.zeros(1) for name in names}
     for quantity_, parts in costs.items():
-        for term, cost in parts.items():
-            terms[term] = terms[term] + stage[quantity_] * cost
+        if quantity_ in stage and stage[quantity_].any():
+            for term, cost in parts.items():
+                terms[term] = terms[term] + stage[quantity_] * cost
     return terms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Rank:
-    """What a layout fixes for every stage, float64 columns."""
+    """What a layout fixes for every stage, float64 columns; needs COST_AXES, pp and recompute_layers."""
 
     layouts: Layouts
     tp: Column
     ep: Column
     etp: Column
-    dual: Column
     tokens: Column
-    flight: Flight
     share: Mapping[str, Column]
     usual: Column
     """recompute set of a layer, but of those that another one computes again"""
 
 
-def _rank(problem: Problem, layouts: Layouts, pipeline: Layouts) -> _Rank:
-    work = problem.workload
+def _rank(problem: Problem, layouts: Layouts) -> _Rank:
     tp, ep, etp, cp = (getattr(layouts, name).astype(np.float64) for name in ("tp", "ep", "etp", "cp"))
-    size = layouts.micro_batch.astype(np.float64)
     return _Rank(
         layouts=layouts,
         tp=tp,
         ep=ep,
         etp=etp,
-        dual=is_dual(layouts),
-        tokens=size * work.seq_len / cp,
-        flight=Flight.of(pipeline, np.maximum(work.global_batch / (layouts.dp * size), 1.0)),
+        tokens=layouts.micro_batch * float(problem.workload.seq_len) / cp,
         share=shares(problem.model, layouts),
         usual=usual_set(layouts),
     )
@@ -221,25 +226,30 @@ def _quantities(model: Model, stages: StageTable) -> dict[str, Column]:
 def unit_bytes(problem: Problem, layout: Layouts, extras: Sequence[str]) -> dict[str, float]:
     """Allocated bytes per unit of each quantity of a stage (`_quantities`; `in flight` per micro-batch in flight), for
     the one row of `layout`."""
-    costs = [_resident_costs(problem, layout), _working_costs(problem, _rank(problem, layout, layout), extras)]
+    costs = [_resident_costs(problem, layout), _working_costs(problem, _rank(problem, layout), extras)]
     found: dict[str, float] = {}
     for name, parts in (item for part in costs for item in part.items()):
         found[name] = found.get(name, 0.0) + sum(float(np.ravel(cost)[0]) for cost in parts.values())
     return found
 
 
-def _flying(rank: _Rank, stage: dict[str, Column]) -> dict[str, Column]:
-    """The quantities of a stage and, `in flight`, its layers times the micro-batches that they keep."""
-    found: dict[str, Column] = {}
-    for side in ("own", "mirror"):
-        names = [name.removeprefix(f"{side} ") for name in stage if name.startswith(f"{side} ")]
-        if names:
-            place = stage["rank"] if side == "own" else rank.layouts.pp - 1.0 - stage["rank"]
-            flight = rank.flight.at(place)
-        for name in names:
-            kept = flight * stage[f"{side} {name}"]
-            found[f"{name} in flight"] = found[f"{name} in flight"] + kept if side == "mirror" else kept
-    return stage | found
+def _micro_batches(problem: Problem, layouts: Layouts) -> Column:
+    ranks = (layouts.dp * layouts.micro_batch).astype(np.float64)
+    return np.maximum(problem.workload.global_batch / ranks, 1.0)
+
+
+def _flying(flight: Flight, pp: Column, costs: Costs, stage: Mapping[str, Column]) -> Column:
+    """Activations of the micro-batches that a stage, and the mirror stage of a DualPipe rank, keep."""
+    total: Column = np.zeros(1)
+    for side, rank in (("own", stage["rank"]), ("mirror", pp - 1.0 - stage["rank"])):
+        kept: Column = np.zeros(1)
+        for name in (name.removesuffix(FLIES) for name in costs if name.endswith(FLIES)):
+            held = stage[f"{side} {name}"]
+            if held.any():
+                kept = kept + held * costs[name + FLIES]["activations"]
+        if kept.any():
+            total = total + flight.at(rank) * kept
+    return total
 
 
 def _resident_costs(problem: Problem, layouts: Layouts) -> Costs:
@@ -271,11 +281,11 @@ def _working_costs(problem: Problem, rank: _Rank, extras: Sequence[str]) -> Cost
     model = problem.model
     costs: Costs = {"head": {"logits": _head(problem, rank)}, "any": {"buffers": _buffers(problem, rank)}}
     if model.mtp_layers:
-        costs["depths in flight"] = {"activations": rank.tokens * (MTP_INPUTS * model.hidden) * rank.share["residual"]}
+        costs[f"depths{FLIES}"] = {"activations": rank.tokens * (MTP_INPUTS * model.hidden) * rank.share["residual"]}
     layers = []
     for kind in _kinds(model):
         kept, recomputed = _per_token(problem, rank, rank.usual, kind)
-        costs[f"{kind} in flight"] = {"activations": rank.tokens * kept}
+        costs[f"{kind}{FLIES}"] = {"activations": rank.tokens * kept}
         buffers = _moe_buffers(problem, rank) if kind == "moe" else _dense_buffers(problem, rank)
         layers.append((rank.tokens * recomputed, buffers))
         costs[f"only {kind}"] = dict(zip(TRANSIENT, layers[-1], strict=True))
@@ -295,7 +305,7 @@ def _instead(problem: Problem, rank: _Rank, name: str) -> Costs:
     other, usual = (_per_token(problem, rank, chosen, kind) for chosen in (codes, rank.usual))
     kept, recomputed = (own - less for own, less in zip(other, usual, strict=True))
     return {
-        f"{name} in flight": {"activations": rank.tokens * kept},
+        f"{name}{FLIES}": {"activations": rank.tokens * kept},
         f"some {name}": {"recompute_buffer": rank.tokens * np.maximum(recomputed, 0.0)},
     }
 

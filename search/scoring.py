@@ -16,7 +16,7 @@ import numpy as np
 
 from costmodel.estimate import Passes, distinct_parts, passes_of, spend
 from costmodel.layouts import RANK_ORDERS, Column, Layouts, gather, joined
-from costmodel.memory import RESIDENT, WORKING, fragmentation, outside, resident, working
+from costmodel.memory import RESIDENT, WORKING, distinct_costs, fragmentation, outside, resident, working
 from costmodel.problem import Problem
 from costmodel.split import StageTable
 from costmodel.synchronise import Sync, synchronisation
@@ -99,6 +99,7 @@ class Scorer:
         self.layouts = Layouts.partial(layouts | {"vpp": block.rows["split_vpp"]})
         self.heaviest, self.split = stages.heaviest(), stages.rows(self.layouts)
         self.passes = self._passes()
+        self.working, self.place = distinct_costs(problem, self.layouts, stages)
         self._states()
 
     def _passes(self) -> Passes:
@@ -133,12 +134,9 @@ class Scorer:
     def take(self, rows: Column) -> Scorer:
         """The same for some of the block's rows."""
         some = copy(self)
-        some.block, some.layouts, some.passes = (
-            self.block.take(rows),
-            self.layouts.take(rows),
-            gather(self.passes, rows),
-        )
-        some.split, some.shift = self.split[rows], self.shift[rows]
+        some.block, some.layouts = self.block.take(rows), self.layouts.take(rows)
+        some.passes = gather(self.passes, rows)
+        some.split, some.place, some.shift = self.split[rows], self.place[rows], self.shift[rows]
         return some
 
     def least(self) -> Costs:
@@ -156,7 +154,7 @@ class Scorer:
         layouts, passes = self.layouts.take(rows), gather(self.passes, rows)
         pipeline = Layouts.partial({"pp": layouts.pp[:1], **product.pipelines})
         stages = self.heaviest.at(int(self.split[rows.start]))
-        work = working(self.problem, layouts, pipeline, stages, range(stages.kinds))
+        work = working(self.problem, layouts, pipeline, stages, gather(self.working, self.place[rows]))
         shards = (self.block.first_shard + self.shift)[rows] + np.arange(product.shape[0])[:, None]
         spent = spend(self.problem, layouts, pipeline, passes, self._sync(shards))
         return Costs(
