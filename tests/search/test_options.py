@@ -26,7 +26,7 @@ BAD = ("", " ", "text", "nan", "inf", "-1", "0", "1e400", "9" * 20, "1,,2", "=",
 FILES = ("--output", "--all", "--predictions", "--dask")
 """What takes any name; an empty one is none."""
 MEANT = {
-    "0": ("--routed-nodes", "--headroom", "--zero", "--sequence-parallel"),
+    "0": ("--routed-nodes", "--headroom", "--zero", "--sequence-parallel", "--recompute-layers"),
     "9" * 20: ("--tokens", "--critical-batch", "--max-days", "--max-cost"),
 }
 
