@@ -8,11 +8,8 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from hardware.errors import InputError
-from hardware.units import parse
 from search.terminal import put
-
-LARGEST = 2**31 - 1
-Value = int | str
+from search.values import VALUES, Value, count, list_of, memory, named, number, whole
 
 AXES: dict[str, tuple[str, str]] = {
     "tp": ("count", "tensor-parallel degree"),
@@ -75,83 +72,6 @@ class _Once(argparse.Action):
         setattr(namespace, self.dest, values)
 
 
-def _integer(text: str, low: int, meaning: str) -> int:
-    if not re.fullmatch("[0-9]{1,10}", text) or not low <= int(text) <= LARGEST:
-        raise argparse.ArgumentTypeError(f"{text!r} is not {meaning}")
-    return int(text)
-
-
-def count(text: str) -> int:
-    return _integer(text, 1, f"a positive integer up to {LARGEST}")
-
-
-def _whole(text: str) -> int:
-    return _integer(text, 0, f"an integer from 0 to {LARGEST}")
-
-
-def _stage(text: str) -> int:
-    if text not in ("0", "1", "2", "3"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a ZeRO stage (0, 1, 2 or 3)")
-    return int(text)
-
-
-def _switch(text: str) -> int:
-    known = {"true": 1, "on": 1, "yes": 1, "1": 1, "false": 0, "off": 0, "no": 0, "0": 0}
-    if text.lower() not in known:
-        raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false")
-    return known[text.lower()]
-
-
-def named(text: str) -> str:
-    """What is looked up by its name, or the name of a file: anything but nothing."""
-    if not text.strip():
-        raise argparse.ArgumentTypeError(f"{text!r} is no name")
-    return text
-
-
-def _word(text: str) -> str:
-    if not re.fullmatch(r"[\w+.-]+", text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a name")
-    return text
-
-
-def _number(text: str) -> float:
-    if not re.fullmatch(r"[0-9]{1,9}(\.[0-9]{0,17})?|\.[0-9]{1,17}", text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number")
-    return float(text)
-
-
-def _memory(text: str) -> float:
-    try:
-        size = parse(text, "B")
-    except InputError as error:
-        raise argparse.ArgumentTypeError(f"{text!r}: {error}") from None
-    if size != 0 and not 1e6 <= size <= 1e15:
-        raise argparse.ArgumentTypeError(f'{text!r} is {size:g} bytes; write a unit, for example "4 GiB"')
-    return size
-
-
-def _shard(text: str) -> Value:
-    return text if text == "all" else _integer(text, 1, f"all, or a positive integer up to {LARGEST}")
-
-
-VALUES: dict[str, Callable[[str], Value]] = {
-    "count": count,
-    "count|all": _shard,
-    "stage": _stage,
-    "layers": _whole,
-    "switch": _switch,
-    "name": _word,
-}
-
-
-def _list_of(value: Callable[[str], Value]) -> Callable[[str], tuple[Value, ...]]:
-    def read(text: str) -> tuple[Value, ...]:
-        return tuple(dict.fromkeys(value(part.strip()) for part in text.split(",")))
-
-    return read
-
-
 def _other(text: str) -> int | dict[str, Value]:
     """A row's number, or changed values by the column of their axis."""
     if re.fullmatch("[0-9]+", text):
@@ -174,7 +94,7 @@ def add_axes(parser: argparse.ArgumentParser, *, many: bool) -> None:
     title = listed if many else "one value each; default: 1, derived, or the profile's"
     group = parser.add_argument_group("axes", title)
     for option, (kind, text) in AXES.items():
-        value = _list_of(VALUES[kind]) if many else VALUES[kind]
+        value = list_of(VALUES[kind]) if many else VALUES[kind]
         group.add_argument(f"--{option}", type=value, metavar=kind.upper() + ",.." * many, help=text)
     group.add_argument(
         "--space", type=named, default="default", metavar="NAME|FILE", help="default, wide or a TOML file"
@@ -209,9 +129,9 @@ def add_workload(parser: argparse.ArgumentParser, *, batch: Callable[[str], obje
     add("grad-dtype", "NAME", "in which gradients accumulate: fp32, bf16, fp16; default: the profile's")
     add("moments-dtype", "NAME", "of the optimizer's two moments: fp32, bf16, fp8; default: the profile's")
     load = "tokens of the hottest expert rank over the mean, 1 (default) if the router balances perfectly"
-    add("expert-load", "RATIO", load, _number, 1.0)
+    add("expert-load", "RATIO", load, number, 1.0)
     nodes = "nodes at most that the experts of one token lie on, which limits network traffic; 0: no limit"
-    add("routed-nodes", "N", f"{nodes}; default: the model's", _whole)
+    add("routed-nodes", "N", f"{nodes}; default: the model's", whole)
     add("profile", "NAME|FILE", "what runs the training; default: megatron (list profiles)", default="megatron")
     flops = (
         "FLOPs that MFU counts. causal (default): exact GEMMs and the causal half of attention, as Megatron-LM; full: "
@@ -224,13 +144,13 @@ def add_workload(parser: argparse.ArgumentParser, *, batch: Callable[[str], obje
     )
     add("mfu-peak", "NAME", peak, default="bf16")
     free = 'memory of every GPU that must stay free, for example "4 GiB"; default: 0'
-    add("headroom", "BYTES", free, _memory, 0.0)
+    add("headroom", "BYTES", free, memory, 0.0)
     covered = "all sizes" if batch else "the job"
     margin = (
         "probability with which a layout must fit, by the profile's interval; default: 0.9 where measured runs cover "
         f"{covered}, else 0.5, as predicted"
     )
-    add("memory-margin", "P", margin, _number)
+    add("memory-margin", "P", margin, number)
 
 
 EXAMPLES = {

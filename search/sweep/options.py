@@ -6,7 +6,8 @@ import argparse
 import re
 from collections.abc import Callable
 
-from search.options import add_axes, add_workload, count, named
+from search.options import add_axes, add_workload
+from search.values import count, named
 
 MANY = 4096
 FIGURE = re.compile(r"([0-9]+(?:\.[0-9]*)?(?:e[+]?[0-9]{1,2})?)([kMGT]?)")
