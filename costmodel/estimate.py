@@ -163,15 +163,9 @@ class Passes:
     slowest: Column
     """kind of the slowest stage"""
     own: Column
-    """on it: forward, backward, and the weight-gradient part of the backward pass; shape (3, N), as the next"""
-    last: Column
-    """on the last stage"""
-    whole: Column
-    """sum over the stages"""
-    behind: Column
-    """sum over the stages behind the slowest, as schedule.Path takes them"""
-    later: Column
-    """how many these are"""
+    """on it: forward, backward, and the weight-gradient part of the backward pass; shape (3, N)"""
+    waits: schedule.Waits
+    """of a step"""
     work: Column
     """all micro-batches on the slowest stage"""
     terms: Column
@@ -214,8 +208,15 @@ class Spent:
         )
 
 
-def passes_of(problem: Problem, layouts: Layouts, stages: StageTable, parts: dict[str, Part] | None = None) -> Passes:
-    """The passes of one micro-batch, on the slowest stage and summed over the stages; `parts` if they are known."""
+def passes_of(
+    problem: Problem,
+    layouts: Layouts,
+    stages: StageTable,
+    parts: dict[str, Part] | None = None,
+    schedules: Column | None = None,
+) -> Passes:
+    """The passes of one micro-batch on the slowest stage, and what it waits for; `parts` if they are known, and the
+    `schedules` to look for if they are not the rows' own."""
     layouts = stages.told(layouts)
     dual, some = schedule.is_dual(layouts), layouts.recompute_layers
     rows = stages.rows(layouts)
@@ -229,16 +230,15 @@ def passes_of(problem: Problem, layouts: Layouts, stages: StageTable, parts: dic
     place = rows * stages.kinds + seen.slowest
     stage = {name: values.take(place) for name, values in stages.columns.items()}
     if partial:
-        stage |= stages.some(seen.slowest, rows, some) | stages.some_later(seen.slowest, rows, some)
+        stage |= stages.some(seen.slowest, rows, some)
     micro_batches = float(problem.workload.global_batch) / ranks
+    kinds = (np.stack(part) for part in (seen.each, seen.through, seen.later))
+    path = schedule.Path(micro_batches, layouts.pp.astype(np.float64), *kinds)
     return Passes(
         micro_batches=micro_batches,
         slowest=seen.slowest,
         own=seen.own,
-        last=seen.last,
-        whole=seen.whole,
-        behind=_behind(parts, stage),
-        later=stage["later"],
+        waits=path.waits(layouts.schedule if schedules is None else schedules),
         work=micro_batches * (seen.own[0] + seen.own[1]),
         terms=micro_batches * _on_rank(parts, stage, dual, "terms"),
         send=layouts.once(SEND_AXES, lambda few: traffic.pipeline_send(problem, few)),
@@ -250,12 +250,9 @@ def spend(problem: Problem, layouts: Layouts, pipeline: Layouts, passes: Passes,
 
     `pipeline` is the same table, or gives vpp and schedule for it along a leading axis; `sync` may have another.
     """
-    path = schedule.Path(
-        passes.micro_batches, layouts.pp, pipeline.vpp, passes.own, passes.whole, passes.behind, passes.later
-    )
-    waits = path.longest(pipeline.schedule, passes.last)
-    visible = 1.0 - problem.profile.time.pp_overlap
     vpp, pp = pipeline.vpp.astype(np.float64), layouts.pp.astype(np.float64)
+    waits = passes.waits.of(pipeline.schedule, vpp)
+    visible = 1.0 - problem.profile.time.pp_overlap
     sends = schedule.sends(passes.send, passes.micro_batches, pp, vpp, visible)
     sends = sends + 2.0 * problem.profile.time.send * (pp > 1.0) * (vpp * passes.micro_batches + (pp - 1.0))
     shown = exposed(problem, passes.own, passes.micro_batches, sync)
@@ -276,29 +273,25 @@ def overhead(problem: Problem, busy: Column) -> Column:
 
 
 class _Stages:
-    """The slowest and the last of the kinds of stage, and the sum over all; seconds per micro-batch."""
+    """The kinds of stage in their order, the slowest of them, and the sums over the stages; seconds per micro-batch."""
 
     def __init__(self, rows: int) -> None:
-        self.own = self.last = self.whole = np.zeros((3, rows))
+        self.own = self.whole = np.zeros((3, rows))
         self.busy: Column = np.full(rows, -1.0)
         self.slowest: Column = np.zeros(rows, dtype=np.int64)
+        self.each, self.through, self.later = list[Column](), list[Column](), list[Column]()
 
     def add(self, number: int, passes: Column, kind: dict[str, Column]) -> None:
-        """Account for a kind of stage."""
+        """Account for the next kind of stage."""
         busy = passes[0] + passes[1]
         self.whole = self.whole + kind["count"] * passes
-        if kind["head"].any():
-            self.last = self.last + kind["count"] * kind["head"] * passes
+        self.each.append(passes)
+        self.through.append(self.whole)
+        self.later.append(np.broadcast_to(kind["later"], busy.shape))
         slower = busy > self.busy
         self.slowest = np.where(slower, number, self.slowest)
         self.busy = np.maximum(self.busy, busy)
         self.own = np.where(slower, passes, self.own)
-
-
-def _behind(parts: dict[str, Part], kind: dict[str, Column]) -> Column:
-    """Passes of the stages behind a kind."""
-    counts = {name: kind[f"later_{name}"] for name in parts}
-    return _weighted(counts, {name: part.passes for name, part in parts.items()})
 
 
 def unit_passes(problem: Problem, layout: Layouts, extras: Sequence[str]) -> dict[str, tuple[float, float, float]]:

@@ -121,12 +121,11 @@ def gather(tree: T, rows: Column | slice) -> T:
 
 
 def joined(trees: Sequence[T]) -> T:
-    """Dataclasses of columns, one after the other along the last axis."""
-    parts = {
-        part.name: np.concatenate([getattr(tree, part.name) for tree in trees], axis=-1)
-        for part in fields(trees[0])  # type: ignore[arg-type]
-    }
-    return type(trees[0])(**parts)
+    """Columns, or dataclasses of columns, one after the other along the last axis."""
+    if isinstance(trees[0], np.ndarray):
+        return np.concatenate(trees, axis=-1)  # type: ignore[return-value, arg-type]
+    names = [part.name for part in fields(trees[0])]  # type: ignore[arg-type]
+    return type(trees[0])(**{name: joined([getattr(tree, name) for tree in trees]) for name in names})
 
 
 AXES: tuple[str, ...] = tuple(field.name for field in fields(Layouts))

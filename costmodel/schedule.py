@@ -1,9 +1,10 @@
-"""The pipeline schedule: how long a step takes beyond a stage's own work, by the critical path through that stage."""
+"""The pipeline schedule: how long a step takes beyond a stage's own work, by the critical paths through the stages."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -20,92 +21,149 @@ def is_dual(layouts: Layouts) -> Column:
     return np.asarray(layouts.schedule == code("dualpipe"), dtype=np.int64)
 
 
+LINES = (2.0, 5.0, 64.0)
+"""Numbers of virtual stages whose longest paths are looked for; these are the longest in between, too, or nearly."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """Seconds that the slowest stage waits in a step, shape (N,), below 0 under a schedule that was not asked for;
+    interleaved with V virtual stages the largest `each` + `once` / V, shape (lines, N)."""
+
+    plain: Column
+    each: Column
+    once: Column
+    zero_bubble: Column
+    dual: Column
+
+    def of(self, schedules: Column, vpp: Column) -> Column:
+        """Under these schedules; both columns may have a leading axis."""
+        waits = np.zeros(np.broadcast_shapes(schedules.shape, self.plain.shape))
+        for number, seconds in enumerate((self.plain, None, self.zero_bubble, self.dual)):
+            on = schedules == number
+            lines = on.any(axis=-1)
+            if lines.any():
+                found = self._interleaved(vpp[lines]) if seconds is None else seconds
+                waits[lines] = np.where(on[lines], np.maximum(found, 0.0), waits[lines])
+        return waits
+
+    def _interleaved(self, vpp: Column) -> Column:
+        longest: Column = self.each[0] + self.once[0] / vpp
+        for each, once in zip(self.each[1:], self.once[1:], strict=True):
+            longest = np.maximum(longest, each + once / vpp)
+        return longest
+
+
 @dataclass(frozen=True, slots=True)
 class Path:
-    """A step's path through one stage; seconds of one micro-batch, arrays (3, N): forward, backward (the gradient of
-    the weights included) and that gradient alone.
+    """The paths through a step: one through each kind of stage, a run of stages that hold the same, in their order.
 
-    `whole` sums over all stages, `behind` over the `later` ones behind this one. A DualPipe rank runs two stages, each
-    for half of the micro-batches, and its `behind` are both stages of the `later` ranks between it and the middle.
-    `vpp` may have a leading axis that the others lack.
+    `own` are seconds of one micro-batch on a stage of the kind, `through` those of all stages up to the kind's last
+    one; shapes (kinds, 3, N): forward, backward (the gradient of the weights included) and that gradient alone. `later`
+    are the stages behind the last one, shape (kinds, N). A kind may stand there twice. A DualPipe rank runs two stages,
+    each for half of the micro-batches.
     """
 
     micro_batches: Column
     pp: Column
-    vpp: Column
     own: Column
-    whole: Column
-    behind: Column
+    through: Column
     later: Column
 
-    def longest(self, schedules: Column, last: Column) -> Column:
-        """Seconds that the slowest stage, which this path leads through, waits in a step; `last`: the last stage.
-
-        The longer one of the paths through both; with a heavy head and few micro-batches that is the last stage's.
-        """
-        nothing = np.zeros(1)
-        ending = Path(self.micro_batches, self.pp, self.vpp, last, self.whole, nothing + np.zeros((3, 1)), nothing)
-        less = self.micro_batches * (self.own[0] + self.own[1] - last[0] - last[1])
-        waits = _positive(self.waits(schedules))
-        other = (schedules != code("dualpipe")) * (ending.waits(schedules) - less)
-        longest: Column = np.maximum(waits, other) * (self.pp > 1.0)
-        return longest
-
-    def waits(self, schedules: Column) -> Column:
-        """Seconds that the path takes beyond the stage's own work, float64 column.
+    def waits(self, schedules: Column) -> Waits:
+        """What the slowest stage waits for under each schedule whose code is in `schedules`.
 
         With equal stages of F + B: 1F1B (P-1)(F+B), interleaved (P-1)(F+B)/V, zero-bubble ZB1P (P-1)(F+B-2W), DualPipe
-        (P/2-1)(F&B+B-3W) (deepseek-ai/DualPipe README; B the full backward pass). A stage first waits for the stages
-        before it. Between a forward pass and its backward pass it waits for those behind it, less the passes of other
-        micro-batches that it runs meanwhile: once before its first backward pass and once before its last. The step
-        takes as long as the longest of these paths. Event simulations of unequal stages take as long (tests).
+        (P/2-1)(F&B+B-3W) (deepseek-ai/DualPipe README; B the full backward pass). With others a path stays on a stage,
+        and comes to it and leaves it by the passes of other stages, where these take longer: a warm-up of n forward
+        passes lasts the sum of one on each stage and n - 1 times the longest, as in a flow shop. The step takes as long
+        as the longest of these paths. Event simulations of unequal stages take as long (tests).
         """
-        options: dict[str, Callable[[Path], Column]] = {
-            "1f1b": Path._plain,
-            "interleaved": Path._interleaved,
-            "zero-bubble": Path._zero_bubble,
-            "dualpipe": Path._dual,
-        }
-        waits = np.zeros(np.broadcast_shapes(schedules.shape, self.micro_batches.shape))
-        for name, seconds in options.items():
-            on = schedules == code(name)
-            lines = on.any(axis=-1)
-            if lines.any():
-                path = replace(self, vpp=self.vpp[lines])
-                waits[lines] = np.where(on[lines], seconds(path), waits[lines])
-        return waits
+        work = self.micro_batches * np.max(self.own[:, 0] + self.own[:, 1], axis=0)
+        several, nothing = self.pp > 1.0, np.zeros_like(work)
+        options: tuple[Callable[[], Column], ...] = (
+            self._plain,
+            self._interleaved,
+            lambda: self._ends()._zero_bubble(),
+            lambda: self._ends()._dual(),
+        )
+        found = [seconds() if number in schedules else nothing for number, seconds in enumerate(options)]
+        plain, interleaved, zero_bubble, dual = found
+        if interleaved is nothing:
+            interleaved = np.zeros((2, len(LINES), len(work)))
+        each, once = several * (interleaved[0] - work), several * interleaved[1]
+        return Waits(several * (plain - work), each, once, several * (zero_bubble - work), several * (dual - work))
 
     def _plain(self) -> Column:
-        forward, backward, _ = self.own
-        before, behind = self._before(), self.behind[0] + self.behind[1]
-        few = behind - (self.micro_batches - 1.0) * np.minimum(forward, backward)
-        many = _positive(behind - self.later * forward) + _positive(behind - self.later * backward)
-        waits: Column = before + np.where(self.micro_batches <= self.later + 1.0, _positive(few), many)
-        return waits
+        forward, backward = self.own[:, 0], self.own[:, 1]
+        both, m, later = forward + backward, self.micro_batches - 1.0, self.later
+        through = self.through[:, 0] + self.through[:, 1]
+        behind = through[-1] - through
+        stay = through + m * both
+        turns = self._turn(forward, behind) + self._turn(backward, behind) - later * both
+        few = through[-1] + m * np.max(np.maximum(forward, backward), axis=0)
+        longest: Column = np.maximum(np.max(np.where(m > later, stay + turns, stay), axis=0), few)
+        return longest
 
     def _interleaved(self) -> Column:
-        """Chunks of 1/V of a stage. Where the others are slower, a stage waits for them in every round of P chunks."""
-        forward, backward, _ = self.own
-        before, behind, ranks = self._before(), self.behind[0] + self.behind[1], self.pp
-        rounds = [(self.vpp - 1.0) * _positive(self.whole[way] - ranks * self.own[way]) for way in (0, 1)]
-        pace = behind / np.maximum(self.later, 1.0) - forward - backward
-        few = behind + (ranks - 1.0) * np.maximum(-np.minimum(forward, backward), np.where(self.later > 0, pace, 0.0))
-        many = _positive(behind - 2.0 * self.later * forward + rounds[0])
-        many = many + _positive(behind - 2.0 * self.later * backward + rounds[1])
-        ahead = 2.0 * self.later + (self.vpp - 1.0) * ranks
-        once = ahead + 1.0 >= self.micro_batches * self.vpp
-        waits: Column = (before + np.where(once, _positive(few), many)) / self.vpp
-        return waits
+        """Chunks of 1/V of a stage. A path also goes round all ranks where that takes longer, or from the last rank,
+        after P micro-batches there, on to the first. Each takes a + b / V: the longest ones where V is as in LINES."""
+        forward, backward = self.own[:, 0], self.own[:, 1]
+        both, m, pp, later = forward + backward, self.micro_batches, self.pp, self.later
+        through = self.through[:, 0] + self.through[:, 1]
+        behind, whole = through[-1] - through, self.through[-1]
+        round_forward = np.maximum(pp * _so_far(forward), whole[0])
+        rounds = round_forward + np.maximum(pp * _so_far(backward), whole[1])
+        wrap = np.max((pp - 2.0 * later) * both + behind, axis=0) - 2.0 * (pp - later) * both
+        wrap = np.where(m >= 2.0 * pp, wrap, -np.inf)
+        turns = np.maximum(self._turn(2.0 * forward, behind), whole[0] + wrap)
+        turns = turns + np.maximum(self._turn(2.0 * backward, behind), whole[1] + wrap)
+        twice = 2.0 * (m - pp) > 2.0 * later + 1.0 - pp
+        each = np.where(twice, (m - pp) * both + rounds, m * both)
+        once = through + np.where(twice, (pp - 1.0 - 2.0 * later) * both - rounds + turns, -both)
+        slow = np.max(backward, axis=0)
+        each = np.concatenate([each, [round_forward[-1] + m * slow]])
+        once = np.concatenate([once, [whole[0] + whole[1] - round_forward[-1] - slow]])
+        longest = [np.argmax(each + once / vpp, axis=0)[None] for vpp in LINES]
+        lines = [np.concatenate([np.take_along_axis(part, at, axis=0) for at in longest]) for part in (each, once)]
+        return np.stack(lines)
 
     def _zero_bubble(self) -> Column:
         """Rank r puts r weight gradients off to the end, where they fill what it would wait."""
-        forward, backward, weight = self.own
-        behind = self.behind[0] + self.behind[1] - self.behind[2]
-        gaps = _positive(behind - self.later * forward) + _positive(behind - self.later * backward)
-        before = self.whole - self.own - self.behind
-        rank = self.pp - 1.0 - self.later
-        waits: Column = before[0] + gaps + _positive(before[1] - before[2] - rank * weight)
-        return waits
+        forward, weight = self.own[:, 0], self.own[:, 2]
+        backward, through = self.own[:, 1] - weight, self.through[:, 1] - self.through[:, 2]
+        m, later, rank = self.micro_batches - 1.0, self.later, self.pp - 1.0 - self.later
+        behind = (self.through[-1, 0] - self.through[:, 0]) + (through[-1] - through)
+        put_off = np.minimum(rank, m)
+        ends = (put_off + 1.0) * weight - (through - backward)
+        ends = np.maximum(_so_far(ends), weight[0]) - ends
+        drain = behind - later * backward - np.clip(m - rank, 0.0, later) * weight
+        pairs = _positive(m - later)
+        elsewhere = behind / np.maximum(later, 1.0)
+        elsewhere = np.where(rank < m, elsewhere, np.minimum(elsewhere, forward[-1] + backward[-1]))
+        fewer = (m < self.pp - 1.0) * _positive(put_off * (elsewhere - backward) - pairs * forward)
+        many = np.maximum(self._turn(forward, behind) + _positive(drain), behind + fewer) + pairs * forward
+        few = m * _so_far(forward) - m * backward - _positive(m - rank) * weight
+        few = np.maximum(behind + np.maximum(few, fewer), m * forward)
+        work = self.through[:, 0] + (m + 1.0) * self.own[:, 1]
+        longest: Column = np.max(work + ends + np.where(m > later, many, few), axis=0)
+        return longest
+
+    def _ends(self) -> Path:
+        """The same with the first stage of each kind before its last one: paths through these two are longest."""
+        before = np.concatenate([np.zeros_like(self.through[:1]), self.through[:-1]])
+        first = np.minimum(before + self.own, self.through)
+        later = np.concatenate([self.pp + np.zeros_like(self.later[:1]), self.later[:-1]])
+        later = np.maximum(later - 1.0, self.later)
+        both = ((self.own, self.own), (first, self.through), (later, self.later))
+        return Path(self.micro_batches, self.pp, *(_in_turn(*pair) for pair in both))
+
+    def _turn(self, passes: Column, behind: Column) -> Column:
+        """Seconds from a stage's first pass to its first the other way: passes of the stages behind, as far as the one
+        at which the path turns, and one pass of the slowest stage up to there for each stage behind that."""
+        stays = self.later * _so_far(passes) - behind
+        turn: Column = behind + _so_far(stays[::-1])[::-1]
+        return turn
 
     def _dual(self) -> Column:
         """The start is over when rank k, counted from the nearer end, runs its first pair of a forward and a backward
@@ -113,11 +171,14 @@ class Path:
 
         Both lead over the middle ranks; where a path meets one stage of every rank, it is taken to be a mean stage.
         """
-        half, n = np.maximum(np.floor(self.pp / 2.0), 1.0), self.later
-        k, edge = half - 1.0 - n, n == half - 1.0
-        F, B, W = self.own
-        mean_F, mean_B, mean_W = self.whole / self.pp
-        inner = np.where(n > 0, self.behind / np.maximum(2.0 * n, 1.0), self.own)
+        half = np.maximum(np.floor(self.pp / 2.0), 1.0)
+        after = np.concatenate([self.pp + np.zeros_like(self.later[:1]), self.later[:-1]])
+        k = np.minimum(self.pp - 1.0 - self.later, half - 1.0)
+        n, edge = half - 1.0 - k, k == 0.0
+        whole, (F, B, W) = self.through[-1], self.own.swapaxes(0, 1)
+        mean_F, mean_B, mean_W = whole / self.pp
+        behind = (whole - 2.0 * self.through).swapaxes(0, 1)
+        inner = np.where(n > 0, behind / np.maximum(2.0 * n, 1.0), self.own.swapaxes(0, 1))
         way = n * (inner[0] + inner[1]) + inner[1]
         start = (half - 1.0) * mean_F + (self.pp + 1.0) * inner[0]
         start = np.maximum(start, self.pp * np.where(edge, F, mean_F) + (half - 1.0) * (mean_B - mean_W))
@@ -125,12 +186,9 @@ class Path:
         end = n * B + k * W + np.where(edge, B, mean_B + (k - 1.0) * (mean_B - mean_W) + B - W) + B
         end = np.maximum(end, mean_B + (self.pp - 1.0) * (mean_B - mean_W) + mean_W + np.where(edge, B - mean_B, 0.0))
         end = end + way - inner[1] + half * (mean_F + mean_B) - (half - k) * F - (3.0 * half - k) * B
-        waits: Column = np.maximum(start, k * mean_F) + _positive(end)
-        return waits
-
-    def _before(self) -> Column:
-        before: Column = self.whole[0] + self.whole[1] - self.own[0] - self.own[1] - self.behind[0] - self.behind[1]
-        return before
+        waits = np.maximum(start, k * mean_F) + _positive(end)
+        longest: Column = np.max(np.where(after > half, self.micro_batches * (F + B) + waits, 0.0), axis=0)
+        return longest
 
 
 def sends(hop: Column, micro_batches: Column, pp: Column, vpp: Column, visible: float) -> Column:
@@ -142,6 +200,18 @@ def sends(hop: Column, micro_batches: Column, pp: Column, vpp: Column, visible: 
     """
     seconds: Column = 2.0 * hop * (visible * vpp * micro_batches + (pp - 1.0))
     return seconds
+
+
+def _so_far(seconds: Column) -> Column:
+    """The longest up to each kind; NumPy's own accumulate takes five times as long along a first axis."""
+    longest = np.array(seconds)
+    for before, at in pairwise(longest):
+        np.maximum(before, at, out=at)
+    return longest
+
+
+def _in_turn(one: Column, other: Column) -> Column:
+    return np.stack([one, other], axis=1).reshape(-1, *one.shape[1:])
 
 
 def _positive(seconds: Column) -> Column:

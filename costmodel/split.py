@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from itertools import accumulate, pairwise
+from itertools import accumulate, groupby, pairwise
 
 import numpy as np
 
@@ -144,17 +144,14 @@ def fill_layers(model: Model, stages: int) -> tuple[int, ...]:
 class StageTable:
     """The kinds of pipeline stage of each split, as arrays of shape (splits, kinds).
 
-    A kind is a set of stages that hold the same; `rank` is its earliest stage, which has the most micro-batches in
-    flight, `count` how many there are (0 pads). `dense`, `moe`, `mtp` are layers, `embedding` and `head` 0 or 1.
-    `mirror_*` is the second stage that a DualPipe rank holds, all 0 for other schedules. Behind the latest stage of the
-    kind follow `later` stages that hold `later_*` in all; under DualPipe these are the ranks between it and the middle,
-    with what both stages of each hold. `behind` tells of which kinds the stages are that so follow, shape (splits,
-    kinds, kinds). `layers` are those of each stage by (pp, vpp), vpp up to the most that has a layer for each virtual
-    stage; `lookup` the row of (pp, vpp, DualPipe or not).
+    A kind is a run of stages that hold the same, in the order of the stages; `rank` is its earliest stage, which has
+    the most micro-batches in flight, `count` how many there are (0 pads, with the last kind), `later` how many stages
+    follow. `dense`, `moe`, `mtp` are layers, `embedding` and `head` 0 or 1. `mirror_*` is the second stage that a
+    DualPipe rank holds, all 0 for other schedules. `layers` are those of each stage by (pp, vpp), vpp up to the most
+    that has a layer for each virtual stage; `lookup` the row of (pp, vpp, DualPipe or not).
     """
 
     columns: dict[str, Column]
-    behind: Column
     layers: dict[tuple[int, int], tuple[int, ...]]
     lookup: Column = field(repr=False)
     given: bool = False
@@ -164,7 +161,7 @@ class StageTable:
     def extras(self) -> tuple[str, ...]:
         """Names of Contents beyond OWN."""
         usual = {"rank", "count", "later", *OWN}
-        return tuple(name for name in self.columns if name not in usual and not name.startswith(("mirror_", "later_")))
+        return tuple(name for name in self.columns if name not in usual and not name.startswith("mirror_"))
 
     def told(self, layouts: Layouts) -> Layouts:
         """The layouts, whose `recompute_layers` do not count where the contents are given."""
@@ -216,8 +213,7 @@ class StageTable:
     def only(self, kind: int) -> StageTable:
         """One kind of stage of each split."""
         columns = {name: values[:, kind : kind + 1] for name, values in self.columns.items()}
-        behind = self.behind[:, kind : kind + 1, kind : kind + 1]
-        return replace(self, columns=columns, behind=behind)
+        return replace(self, columns=columns)
 
     def kind(self, number: int, rows: Column) -> dict[str, Column]:
         """Columns of one kind of stage, gathered for the rows that `rows()` gave."""
@@ -235,15 +231,6 @@ class StageTable:
                 left = left - again
         return found
 
-    def some_later(self, number: Column, rows: Column, layers: Column) -> dict[str, Column]:
-        """The same, summed over the stages that follow, as `later_KIND:set`."""
-        counts = np.arange(int(layers.max(initial=0)) + 1)
-        split, number_of = np.indices(self.columns["rank"].shape)[..., None]
-        every = self.some(number_of, split, counts)
-        own = (every[f"{kind}:{SET}"] for kind in KINDS)
-        after = (np.sum(self.behind[..., None] * one[:, None], axis=2) for one in own)
-        return {f"later_{kind}:{SET}": one[rows, number, layers] for kind, one in zip(KINDS, after, strict=True)}
-
 
 @lru_cache(maxsize=256)
 def _heaviest(stages: StageTable) -> StageTable:
@@ -255,15 +242,14 @@ def _heaviest(stages: StageTable) -> StageTable:
     order = np.argsort(~kept, axis=1, kind="stable")[:, : kept.sum(axis=1).max()]
     columns = {name: np.take_along_axis(values, order, axis=1) for name, values in stages.columns.items()}
     columns["count"] = columns["count"] * np.take_along_axis(kept, order, axis=1)
-    behind = np.take_along_axis(stages.behind, order[:, :, None], axis=1)
-    return replace(stages, columns=columns, behind=np.take_along_axis(behind, order[:, None], axis=2))
+    return replace(stages, columns=columns)
 
 
 @lru_cache(maxsize=1024)
 def _at(stages: StageTable, split: int) -> StageTable:
     kinds = np.flatnonzero(stages.columns["count"][split])
     columns = {name: values[split : split + 1, kinds] for name, values in stages.columns.items()}
-    return replace(stages, columns=columns, behind=stages.behind[split : split + 1, kinds][:, :, kinds])
+    return replace(stages, columns=columns)
 
 
 def split_table(
@@ -316,13 +302,11 @@ def _table(
     layers: dict[tuple[int, int], tuple[int, ...]], stages: Mapping[tuple[int, ...], Sequence[Contents]]
 ) -> StageTable:
     kinds = {(counts, dual): _kinds(held, dual=dual) for counts, held in stages.items() for dual in (False, True)}
-    width = max(len(found) for found, _ in kinds.values())
-    columns = {name: np.zeros((len(kinds), width)) for name in next(iter(kinds.values()))[0][0]}
-    follow = np.zeros((len(kinds), width, width))
-    for row, (found, behind) in enumerate(kinds.values()):
-        follow[row, : len(found), : len(found)] = behind
+    width = max(len(found) for found in kinds.values())
+    columns = {name: np.zeros((len(kinds), width)) for name in next(iter(kinds.values()))[0]}
+    for row, found in enumerate(kinds.values()):
         for number in range(width):
-            kind = found[number] if number < len(found) else found[0] | {"count": 0.0}
+            kind = found[number] if number < len(found) else found[-1] | {"count": 0.0}
             for name, value in kind.items():
                 columns[name][row, number] = value
     index = {key: row for row, key in enumerate(kinds)}
@@ -330,7 +314,7 @@ def _table(
     lookup = np.zeros((max(pp for pp, _ in layers) + 1, most + 1, 2), dtype=np.int64)
     for (pp, vpp), counts in layers.items():  # vpp rises: what lies beyond the most is as the most
         lookup[pp, vpp if vpp > 1 else 0 :] = [index[counts, False], index[counts, True]]
-    return StageTable(columns, follow, layers, lookup)
+    return StageTable(columns, layers, lookup)
 
 
 def _weights(model: Model, seq_len: int) -> tuple[tuple[float, ...], float]:
@@ -341,27 +325,17 @@ def _weights(model: Model, seq_len: int) -> tuple[tuple[float, ...], float]:
     return tuple(costs[moe] for moe in model.layer_is_moe), round(tail / unit, 6)
 
 
-def _kinds(stages: Sequence[Contents], *, dual: bool) -> tuple[list[dict[str, float]], list[list[int]]]:
-    """Distinct stages of a split, the columns of a StageTable for each, and how many of each follow on it."""
-    names, found = tuple(stages[0]), dict[tuple[int, ...], list[int]]()
-    for rank, own in enumerate(stages):
-        mirror = stages[len(stages) - 1 - rank]
-        found.setdefault((*own.values(), *(dual * mirror[name] for name in names)), []).append(rank)
+def _kinds(stages: Sequence[Contents], *, dual: bool) -> list[dict[str, float]]:
+    """Runs of stages that hold the same, the columns of a StageTable for each."""
+    names, mirrors = tuple(stages[0]), reversed(stages)
     columns = (*names, *(f"mirror_{name}" for name in names))
-    kinds, follow = [], []
-    for held, ranks in found.items():
-        behind = _behind(len(stages), ranks, dual=dual)
-        kind = {"rank": ranks[0], "count": len(ranks), **dict(zip(columns, held, strict=True))}
-        kind |= {f"later_{name}": sum(stages[rank][name] for rank in behind) for name in names}
-        kinds.append({name: float(value) for name, value in kind.items()} | {"later": len(behind) / (1 + dual)})
-        follow.append([len(set(behind).intersection(others)) for others in found.values()])
-    return kinds, follow
-
-
-def _behind(stages: int, ranks: list[int], *, dual: bool) -> range:
-    """The stages behind the latest rank of a kind; under DualPipe those between the rank that is nearest to the middle
-    and its mirror."""
-    if not dual:
-        return range(ranks[-1] + 1, stages)
-    first = max(min(rank, stages - 1 - rank) for rank in ranks)
-    return range(first + 1, stages - 1 - first)
+    ranks = [
+        (*own.values(), *(dual * mirror[name] for name in names)) for own, mirror in zip(stages, mirrors, strict=True)
+    ]
+    kinds, rank = [], 0
+    for held, run in groupby(ranks):
+        count = len(list(run))
+        kind = {"rank": rank, "count": count, "later": len(ranks) - rank - count}
+        kinds.append({name: float(value) for name, value in (kind | dict(zip(columns, held, strict=True))).items()})
+        rank += count
+    return kinds

@@ -106,10 +106,11 @@ class Scorer:
         """Split by split, as the stages of one hold the same whatever the row."""
         parts, at = distinct_parts(self.problem, self.layouts, self.stages)
         parts = {name: part.whole() for name, part in parts.items()}
-        found = []
+        schedules, found = np.unique(self.block.pipelines["schedule"]), []
         for start, count in zip(*stretches(self.split), strict=True):
             rows, stages = slice(start, start + count), self.stages.at(int(self.split[start]))
-            found.append(passes_of(self.problem, self.layouts.take(rows), stages, gather(parts, at[rows])))
+            asked = schedules[(schedules == DUALPIPE) == self.block.rows["dual"][start]]
+            found.append(passes_of(self.problem, self.layouts.take(rows), stages, gather(parts, at[rows]), asked))
         return joined(found)
 
     def _states(self) -> None:

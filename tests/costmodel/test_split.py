@@ -94,13 +94,15 @@ def test_every_layer_and_end_lies_on_one_stage_and_on_two_under_dualpipe(model):
 
 
 @given(models())
-def test_padding_repeats_the_first_kind(model):
-    """So that a maximum over the kinds of all splits is the maximum of each row's own."""
+def test_padding_repeats_the_last_kind(model):
+    """So that what is longest or largest of the kinds of all splits is that of each row's own."""
     table = split_table(model, 256, range(1, model.layers + 1))
     padding = table.columns["count"] == 0
+    last = (~padding).sum(axis=1, keepdims=True) - 1
     for name, column in table.columns.items():
         if name != "count":
-            assert (column[padding] == np.broadcast_to(column[:, :1], column.shape)[padding]).all()
+            repeated = np.broadcast_to(np.take_along_axis(column, last, axis=1), column.shape)
+            assert (column[padding] == repeated[padding]).all()
 
 
 def test_embedding_and_loss_may_count_as_layers_of_the_end_stages():
