@@ -11,7 +11,7 @@ import numpy as np
 from costmodel.estimate import Estimate, estimate
 from costmodel.layouts import AXES, Layouts
 from costmodel.problem import Problem
-from search.assignment import Balanced, closed_form
+from search.assignment import Balanced, closed_form, closed_form_of
 from search.engine import SearchResult
 from search.stages import assign
 
@@ -21,7 +21,7 @@ T = TypeVar("T")
 def balance(problem: Problem, layout: Layouts) -> Balanced | None:
     """The balanced stages of the one row of `layout`; None if no assignment fits into memory."""
     usual, found = estimate(problem, layout), assign(problem, layout)
-    closed = closed_form(problem, layout)
+    closed = closed_form_of(problem, layout.row(0), np.nan)
     fits = problem.cluster.gpu.usable_memory - float(usual.memory_headroom[0]) <= problem.memory_limit
     if found is not None:
         cost = estimate(problem, layout, found.table)
@@ -29,8 +29,12 @@ def balance(problem: Problem, layout: Layouts) -> Balanced | None:
         same = (found.chunks, found.mtp, found.recompute) == (closed.chunks, closed.mtp, closed.recompute)
         if (better and not (same and cost.step_time[0] == usual.step_time[0])) or not fits:
             return Balanced(assignment=found, cost=cost, usual=usual, chosen=True)
+    if not fits:
+        return None
+    closed = closed_form(problem, layout)
+    if found is not None:
         closed = replace(closed, bound=min(found.bound, closed.seconds), optimal=found.optimal)
-    return Balanced(assignment=closed, cost=usual, usual=usual, chosen=False) if fits else None
+    return Balanced(assignment=closed, cost=usual, usual=usual, chosen=False)
 
 
 def balance_frontier(
@@ -45,7 +49,8 @@ def balance_frontier(
     wanted = _wanted(result, top)
     for index, layout in enumerate(wanted):
         balanced = balance(result.problem, layout)
-        kept: list[tuple[Estimate, Balanced | None]] = [(estimate(result.problem, layout), None)]
+        usual = balanced.usual if balanced else estimate(result.problem, layout)
+        kept: list[tuple[Estimate, Balanced | None]] = [(usual, None)]
         if balanced and balanced.chosen:
             kept.append((balanced.cost, balanced))
         for cost, how in kept:
