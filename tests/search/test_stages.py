@@ -185,26 +185,33 @@ def test_layers_under_another_set_cost_what_they_cost_as_the_layouts_own() -> No
         assert found.memory_total[0] == pytest.approx(usual.memory_total[0], rel=1e-9)
 
 
-def test_the_closed_form_loses_little() -> None:
-    """It weighs layers by FLOPs. Llama 4 Maverick under tensor parallelism loses most: its layers with experts take
-    three times as long as the dense ones, for as many FLOPs."""
-    losses = [loss(name, pp, tp) for name in model_names() for pp in (4, 8, 16) for tp in (1, 8)]
+@pytest.mark.parametrize(
+    ("recompute", "most", "mean", "worst"), [("none", 0.001, 0.003, 0.15), ("full", 0.015, 0.005, 0.16)]
+)
+def test_the_closed_form_loses_little(recompute: str, most: float, mean: float, worst: float) -> None:
+    """It weighs layers by FLOPs, once for all layouts. Llama 4 Maverick under tensor parallelism loses most: its layers
+    with experts take three times as long as the dense ones, for as many FLOPs. Layers computed again outweigh the head.
+    """
+    cases = [(name, pp, tp) for name in model_names() for pp in (4, 8, 16) for tp in (1, 8)]
+    losses = [loss(*case, recompute) for case in cases]
     known = np.array([one for one in losses if one is not None])
     assert known.min() > -1e-5
     assert np.median(known) < 1e-5
-    assert np.quantile(known, 0.9) < 0.001
-    assert known.mean() < 0.003
-    assert known.max() < 0.15
+    assert np.quantile(known, 0.9) < most
+    assert known.mean() < mean
+    assert known.max() < worst
 
 
-def loss(name: str, pp: int, tp: int) -> float | None:
+def loss(name: str, pp: int, tp: int, recompute: str) -> float | None:
     """What the closed form's slowest stage takes more than that of the best split, as a share."""
     model = load_model(name)
     if pp > model.layers or model.heads % tp or model.hidden % tp:
         return None
     ep = 8 if model.is_moe and model.experts % 8 == 0 else 1
     job = problem(name, gpus=1024, global_batch=4096)
-    layout = Layouts.of(tp=tp, pp=pp, dp=1024 // tp // pp, ep=ep, sequence_parallel=int(tp > 1), zero_stage=1)
+    again = job.profile.recompute_code(recompute)
+    axes = {"tp": tp, "pp": pp, "dp": 1024 // tp // pp, "ep": ep, "sequence_parallel": int(tp > 1), "zero_stage": 1}
+    layout = Layouts.of(**axes, recompute=again)
     seconds = {name: forward + backward for name, (forward, backward, _) in unit_passes(job, layout, []).items()}
     tail = seconds["head"] + model.mtp_layers * seconds.get("mtp", 0.0)
     weights = tuple(round(1e3 * seconds["moe" if moe else "dense"], 6) for moe in model.layer_is_moe)
