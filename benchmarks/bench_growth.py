@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from benchmarks.cases import WHOLE, problem
 from benchmarks.measure import Measure, in_turn, kernel
+from costmodel.problem import Problem
 from search.engine import search
 from search.space import load_space
 
+MODEL, CLUSTER, GPUS = "deepseek-v3", "hgx-h800", 16384
 BATCH = 105 * 2**15
 """Sequences a step that many micro-batches divide; far beyond what anyone trains with, so that the space is large."""
 MICRO_BATCHES = tuple(n for n in range(1, 65) if BATCH % n == 0)
@@ -24,15 +26,24 @@ STEPS: tuple[dict[str, list[int]], ...] = (
 """Limits of the wide space, from narrow to none."""
 
 
+def grown() -> Problem:
+    """DeepSeek-V3 on 16,384 GPUs with that batch."""
+    case = problem(MODEL, CLUSTER, GPUS)
+    return replace(case, workload=replace(case.workload, global_batch=BATCH))
+
+
 def run(rounds: int) -> Iterator[Measure]:
-    """DeepSeek-V3 on 16,384 GPUs, warm, with and without bounds."""
-    case = problem("deepseek-v3", "hgx-h800", 16384)
-    case = replace(case, workload=replace(case.workload, global_batch=BATCH))
+    """From thousands of layouts to a hundred million."""
+    case = grown()
     for limits in STEPS:
-        space = load_space(case, "wide", {**WHOLE, **limits})
-        rows = 0
-        for name, bounds in (("scored", False), ("bounded", True)):
-            account = search(case, space, bounds=bounds).account
-            rows = account.scored + account.bounded
-            seconds, reference = in_turn(rounds, lambda: search(case, space, bounds=bounds), kernel())  # noqa: B023
-            yield Measure(name=f"growth, {name}", work=rows, unit="layouts", seconds=seconds, reference=reference)
+        yield from measured(case, {**WHOLE, **limits}, rounds)
+
+
+def measured(case: Problem, limits: Mapping[str, Sequence[int | str]], rounds: int) -> Iterator[Measure]:
+    """The wide space within limits, warm, with and without bounds."""
+    space = load_space(case, "wide", limits)
+    for name, bounds in (("scored", False), ("bounded", True)):
+        found = []
+        seconds, reference = in_turn(rounds, lambda: found.append(search(case, space, bounds=bounds)), kernel())  # noqa: B023
+        rows = found[0].account.scored + found[0].account.bounded
+        yield Measure(name=f"growth, {name}", work=rows, unit="layouts", seconds=seconds, reference=reference)
