@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from costmodel.layer_counts import even_layers, fill_layers, split_layers
 from costmodel.layouts import SCHEDULES, Layouts
 from costmodel.model import load_model
-from costmodel.split import OWN, even_layers, fill_layers, split_layers, split_table
+from costmodel.split import OWN, split_table
 from tests.strategies import models
 
 weights = st.lists(st.sampled_from((0.05, 0.4, 0.9, 1.0, 1.0, 1.7)), min_size=1, max_size=9)

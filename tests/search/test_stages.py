@@ -10,11 +10,12 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from costmodel.estimate import estimate, passes_of, unit_passes
+from costmodel.layer_counts import split_layers
 from costmodel.layouts import SCHEDULES, Layouts
 from costmodel.memory import memory
 from costmodel.model import Model, load_model, model_names
 from costmodel.problem import Problem
-from costmodel.split import Contents, contents, given_table, split_layers
+from costmodel.split import Contents, contents, given_table
 from search.assignment import Assignment
 from search.stages import assign
 from tests.strategies import models, problem
