@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,7 +20,8 @@ import numpy as np
 from costmodel.estimate import Estimate, estimate, mfu, seconds_of, throughput
 from costmodel.layouts import Column, Layouts
 from costmodel.problem import Problem
-from search.expansion import Block, Expansion, Product, Table
+from costmodel.split import StageTable
+from search.expansion import RECOMPUTE_AXES, Block, Expansion, Product, Sets, Table
 from search.pareto import Frontier, Points, Sieve, concatenate
 from search.rules import skeleton_rules
 from search.rules_memory import memory_rule
@@ -39,6 +40,9 @@ WAVE = 4
 """Blocks that are scored before others know of their points."""
 TILE = 32_768
 """Layouts whose columns are in the core's cache together."""
+
+ROUNDING = 1.0 - 1e-9
+"""What rounding may take of a sum of seconds, with a wide margin."""
 
 Progress = Callable[[int, int], None]
 
@@ -166,39 +170,56 @@ class Work:
         self.keep_all, self.bounds = keep_all, bounds
         self.expansion, self.memory = Expansion(problem, space), memory_rule(problem)
         self.most = most_that_fits(problem)
-        table = skeletons.table
+        self.parts = self._parts()
+        self.waves = [(part, wave) for part in self.parts for wave in self._waves(part)]
+        self.stages = problem.split(np.unique(skeletons.table["pp"]).tolist()) if len(skeletons) else None
+
+    def _parts(self) -> list[Expansion]:
+        """The space, or parts of it: bounds know more of the counts of recomputed layers, which are the second part,
+        where whole sets are scored before."""
+        counts = self.space.axes["recompute_layers"]
+        if not self.bounds or len(counts) == 1:
+            return [self.expansion]
+        axes = ({**self.space.axes, "recompute_layers": some} for some in (counts[:1], counts[1:]))
+        return [Expansion(self.problem, replace(self.space, axes=some)) for some in axes]
+
+    def _waves(self, part: Expansion) -> list[list[Table]]:
+        """Blocks of skeletons, in waves of which each knows the points of those before."""
+        table = self.skeletons.table
         order = np.lexsort([table[axis] for axis in ("dp", "pp", "etp", "ep", "cp", "tp")])
-        rows = np.cumsum(self.expansion.rows({axis: column[order] for axis, column in table.items()}))
+        rows = np.cumsum(part.rows({axis: column[order] for axis, column in table.items()}))
         size = min(BLOCK, max(BLOCK // 8, -(-len(order) // WAVE)))
         cuts = np.flatnonzero(np.diff(np.arange(len(order)) // size) + np.diff(rows // ROWS)) + 1
-        parts = np.split(order, cuts) if len(order) else []
-        blocks = [{axis: column[part] for axis, column in table.items()} for part in parts]
+        places = np.split(order, cuts) if len(order) else []
+        blocks = [{axis: column[some] for axis, column in table.items()} for some in places]
         count = -(-len(blocks) // WAVE)
-        self.waves = [blocks[first::count] for first in range(count)]
-        self.stages = problem.split(np.unique(table["pp"]).tolist()) if len(order) else None
+        return [blocks[first::count] for first in range(count)]
 
     def run(self, threads: int, progress: Progress | None) -> Tally:
         """Everything about all blocks."""
         total, stop, done = Tally(len(self.expansion.rules)), threading.Event(), 0
         pool = ThreadPoolExecutor(max_workers=threads)
         try:
-            for wave in self.waves:
-                futures = [pool.submit(self.score, block, total.sieve, stop) for block in wave]
+            for part, wave in self.waves:
+                futures = [pool.submit(self.score, part, block, total.sieve, stop) for block in wave]
                 for future, block in zip(futures, wave, strict=True):
                     total.add(future.result())
                     done += len(block["tp"])
                     if progress:
-                        progress(done, len(self.skeletons))
+                        progress(done // len(self.parts), len(self.skeletons))
         finally:
             stop.set()
             pool.shutdown(wait=True, cancel_futures=True)
         return total
 
-    def score(self, skeletons: Table, sieve: Sieve, stop: threading.Event) -> Tally:
-        """Everything about a block of skeletons; `sieve` holds points of others."""
-        tally = Tally(len(self.expansion.rules), sieve)
-        block = self.expansion.block(skeletons, tally.rejected)
-        if block is None or self.stages is None:
+    def score(self, part: Expansion, skeletons: Table, sieve: Sieve, stop: threading.Event) -> Tally:
+        """Everything about a block of skeletons in a part of the space; `sieve` holds points of others."""
+        tally = Tally(len(part.rules), sieve)
+        runs = part.runs(skeletons, tally.rejected)
+        if runs is None or self.stages is None:
+            return tally
+        block = self._worth(tally, self.stages, runs, part.sets(runs, tally.rejected))
+        if block is None:
             return tally
         scorer = Scorer(self.problem, self.stages, block)
         if self.bounds:
@@ -211,6 +232,18 @@ class Work:
         for product in block.products():
             self._score_product(tally, block, product, scorer.costs(product), stop)
         return tally
+
+    def _worth(self, tally: Tally, stages: StageTable, runs: Block, sets: Sets) -> Block | None:
+        """The rows of a block, without those of runs that the points of others beat where nothing is computed again: no
+        set is faster (but for rounding), and states are the same."""
+        if self.bounds and len(tally.sieve.seconds):
+            nothing = dict.fromkeys(RECOMPUTE_AXES, np.zeros(len(runs), dtype=np.int64))
+            least = Scorer(self.problem, stages, replace(runs, rows=runs.rows | nothing)).least()
+            matters = self._matters(tally, replace(least, own=least.own * ROUNDING))
+            tally.bounded += int((runs.pipelined * runs.sharded * sets.count)[~matters].sum())
+            kept = np.flatnonzero(matters)
+            runs, sets = runs.take(kept), sets.take(kept)
+        return sets.of(runs)
 
     def _matters(self, tally: Tally, least: Costs) -> Column:
         """Whether a layout that costs no less than these may fit, and be on the frontier."""

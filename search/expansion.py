@@ -132,6 +132,28 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True)
+class Sets:
+    """What each row of a block may compute again: of the columns `values` those from `first` on, `count` of them."""
+
+    values: Table
+    first: Column
+    count: Column
+
+    def take(self, rows: Column) -> Sets:
+        """Those of some rows."""
+        return Sets(self.values, self.first[rows], self.count[rows])
+
+    def of(self, runs: Block) -> Block | None:
+        """The block with a row for each of them; None if there are none."""
+        if not self.count.any():
+            return None
+        each = np.repeat(np.arange(len(runs)), self.count)
+        chosen = np.arange(len(each)) + np.repeat(self.first - np.cumsum(self.count) + self.count, self.count)
+        found = runs.take(each)
+        return replace(found, rows=found.rows | {axis: column[chosen] for axis, column in self.values.items()})
+
+
+@dataclass(frozen=True, slots=True)
 class Stage:
     """One step of the expansion: an axis, and the rules (with their index) that are complete once it is there."""
 
@@ -164,8 +186,9 @@ class Expansion:
         """The rows that the rules let through, uncounted, in tables of at most CHUNK rows."""
         yield from self._expand(dict(skeletons), EXPANSION, [0] * len(self.rules))
 
-    def block(self, skeletons: Mapping[str, Column], rejected: list[int]) -> Block | None:
-        """The same rows as factors, None if there are none; what a rule rejects is added to its place in `rejected`."""
+    def runs(self, skeletons: Mapping[str, Column], rejected: list[int]) -> Block | None:
+        """The same rows as factors but for RECOMPUTE_AXES, None if there are none; what a rule rejects is added to its
+        place in `rejected`."""
         table = {**skeletons, "skeleton": np.arange(len(skeletons["tp"]))}
         passes = _concatenate(self._expand(table, PASS_AXES, rejected))
         if not passes:
@@ -175,23 +198,23 @@ class Expansion:
         shards = _concatenate(self._expand(used, STATE_AXES, rejected))
         if not shards:
             return None
-        block = _block(passes, shards, self.problem.split(np.unique(passes["pp"]).tolist()))
-        return self._with_sets(block, rejected) if block else None
+        return _block(passes, shards, self.problem.split(np.unique(passes["pp"]).tolist()))
 
-    def _with_sets(self, block: Block, rejected: list[int]) -> Block | None:
-        """Each row of a block for all that may be computed again, which depends on the split of the layers alone."""
-        rows, layouts = block.rows, block.pipelined * block.sharded
+    def sets(self, runs: Block, rejected: list[int]) -> Sets:
+        """What may be computed again, which depends on the split of the layers alone."""
+        rows, layouts = runs.rows, runs.pipelined * runs.sharded
         splits, first, place = np.unique(rows["split"], return_index=True, return_inverse=True)
         table = {axis: rows[axis][first] for axis in SKELETON_AXES} | {"vpp": rows["split_vpp"][first]}
         table |= {"place": np.arange(len(splits)), "weight": np.bincount(place, layouts).astype(np.int64)}
-        sets = _concatenate(self._expand(table, RECOMPUTE_AXES, rejected))
-        if not sets:
-            return None
-        count = np.bincount(sets["place"], minlength=len(splits))
-        each, held = np.repeat(np.arange(len(block)), count[place]), count[place]
-        chosen = np.arange(len(each)) + np.repeat((np.cumsum(count) - count)[place] - np.cumsum(held) + held, held)
-        found = block.take(each)
-        return replace(found, rows=found.rows | {axis: sets[axis][chosen] for axis in RECOMPUTE_AXES})
+        found = _concatenate(self._expand(table, RECOMPUTE_AXES, rejected))
+        values = {axis: found[axis] for axis in RECOMPUTE_AXES} if found else {}
+        count = np.bincount(found["place"] if found else splits[:0], minlength=len(splits))
+        return Sets(values, (np.cumsum(count) - count)[place], count[place])
+
+    def block(self, skeletons: Mapping[str, Column], rejected: list[int]) -> Block | None:
+        """The same rows with RECOMPUTE_AXES."""
+        runs = self.runs(skeletons, rejected)
+        return self.sets(runs, rejected).of(runs) if runs else None
 
     def rows(self, skeletons: Mapping[str, Column]) -> Column:
         """About the rows of a block for each skeleton."""
