@@ -148,7 +148,8 @@ def _others(arguments: Namespace, chosen: Chosen) -> tuple[list[str], dict[str, 
         lines += differences.against(it)
         more["against"] = differences.to_json(it)
     if arguments.neighbours:
-        found = neighbours(problem, layout, space, chosen.stages)
+        with progress("neighbours") as show:
+            found = neighbours(problem, layout, space, chosen.stages, show)
         lines += differences.around(found)
         more["neighbours"] = [{"change": name} | differences.to_json(it) for name, it in found]
     return lines, more

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -58,6 +58,12 @@ class Comparison:
     def slower(self) -> float:
         """Step time of the second over the first, less 1."""
         return float(self.costs[1].step_time[0] / self.costs[0].step_time[0]) - 1.0
+
+    @property
+    def same_stages(self) -> bool:
+        """Whether both were given the same stages."""
+        given = [one and (one.chunks, one.mtp, one.recompute) for one in self.stages]
+        return given[0] is not None and given[0] == given[1]
 
     @property
     def headroom(self) -> tuple[float, float]:
@@ -122,15 +128,19 @@ def changed(problem: Problem, layout: Layouts, changes: Mapping[str, int]) -> La
 
 
 def neighbours(
-    problem: Problem, layout: Layouts, space: SearchSpace, given: Assignment | None = None
-) -> list[tuple[str, Comparison]]:
+    problem: Problem, layout: Layouts, space: SearchSpace, given: Assignment | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[tuple[str, Comparison]]:  # fmt: skip
     """The layouts one step along one axis, as ("tp 8 -> 4", comparison), the fastest first, those that cannot be last.
 
     A step is the next value below or above that the problem allows, any other recompute set, schedule or order of the
-    ranks; DP takes up the rest. Where the stages of the layout are `given`, those of its neighbours are balanced, too.
+    ranks; DP takes up the rest. Where the stages of the layout are `given`, those of its neighbours are balanced, too;
+    of recompute sets such stages have their own choice.
     """
-    found = []
-    for axis, value in _steps(problem, layout):
+    found, steps = [], list(_steps(problem, layout))
+    for done, (axis, value) in enumerate(steps, 1):
+        if progress:
+            progress(done, len(steps))
         try:
             other = changed(problem, layout, {axis: value})
         except InputError:
@@ -138,6 +148,8 @@ def neighbours(
         it = compare_alike(problem, layout, other, space, given)
         if any(rule in ("schedule", "rank_order") for rule, _ in it.broken):
             continue  # virtual stages and the interleaved schedule go together, two axes; or it is the same layout
+        if axis.startswith("recompute") and it.same_stages:
+            continue
         found.append((f"{axis} {shown(problem, axis, layout.row(0)[axis])} -> {shown(problem, axis, value)}", it))
     return sorted(found, key=lambda pair: (bool(pair[1].broken), pair[1].slower))
 
