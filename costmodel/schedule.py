@@ -81,6 +81,9 @@ class Path:
         """
         work = self.micro_batches * np.max(self.own[:, 0] + self.own[:, 1], axis=0)
         several, nothing = self.pp > 1.0, np.zeros_like(work)
+        lines = np.zeros((len(LINES), len(work)))
+        if not several.any():
+            return Waits(nothing, lines, lines, nothing, nothing)
         options: tuple[Callable[[], Column], ...] = (
             self._plain,
             self._interleaved,
@@ -90,7 +93,7 @@ class Path:
         found = [seconds() if number in schedules else nothing for number, seconds in enumerate(options)]
         plain, interleaved, zero_bubble, dual = found
         if interleaved is nothing:
-            interleaved = np.zeros((2, len(LINES), len(work)))
+            interleaved = np.stack([lines, lines])
         each, once = several * (interleaved[0] - work), several * interleaved[1]
         return Waits(several * (plain - work), each, once, several * (zero_bubble - work), several * (dual - work))
 

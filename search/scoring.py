@@ -26,6 +26,8 @@ from search.space import SKELETON_AXES
 
 BYTES = 1e18
 """More than any GPU has."""
+ROWS = 16_384
+"""Whose passes are computed together, so that their columns stay in the core's cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,10 +109,12 @@ class Scorer:
         parts, at = distinct_parts(self.problem, self.layouts, self.stages)
         parts = {name: part.whole() for name, part in parts.items()}
         schedules, found = np.unique(self.block.pipelines["schedule"]), []
-        for start, count in zip(*stretches(self.split), strict=True):
-            rows, stages = slice(start, start + count), self.stages.at(int(self.split[start]))
-            asked = schedules[(schedules == DUALPIPE) == self.block.rows["dual"][start]]
-            found.append(passes_of(self.problem, self.layouts.take(rows), stages, gather(parts, at[rows]), asked))
+        for first, count in zip(*stretches(self.split), strict=True):
+            stages = self.stages.at(int(self.split[first]))
+            asked = schedules[(schedules == DUALPIPE) == self.block.rows["dual"][first]]
+            for start in range(first, first + count, ROWS):
+                rows = slice(start, min(start + ROWS, first + count))
+                found.append(passes_of(self.problem, self.layouts.take(rows), stages, gather(parts, at[rows]), asked))
         return joined(found)
 
     def _states(self) -> None:
