@@ -30,7 +30,12 @@ const range = (unit, name, i) => {
   return ends[0] === null ? "" : `${format(unit, ends[0])} to ${format(unit, ends[1])}`;
 };
 const words = (name) => name.replace(/^(time|memory)_/, "").replaceAll("_", " ");
-const recompute = (i) => at("recompute", i) + (at("recompute_layers", i) ? ` in ${at("recompute_layers", i)}` : "");
+// Of balanced stages what these compute again, as the terminal's table has it.
+const recompute = (i) => {
+  if (!(at("balance_gain", i) > 0)) return at("recompute", i) + (at("recompute_layers", i) ? ` in ${at("recompute_layers", i)}` : "");
+  const used = new Set(at("recompute_per_stage", i).match(/[^\s,|]+(?=,| \||$)/g));
+  return used.size > 1 ? "mixed" : [...used].join("");
+};
 const layout = (i) => {
   const degrees = ["tp", "pp", "vpp", "cp", "ep", "etp"].filter((name) => at(name, i) > 1).map((name) => `${name}${at(name, i)}`);
   return [...degrees, `dp${at("dp", i)}`, `zero${at("zero_stage", i)}`, `mb${at("micro_batch", i)}`, recompute(i)].join(" ");
