@@ -60,11 +60,14 @@ def exposed(problem: Problem, own: Column, micro_batches: Column, sync: Sync) ->
     and backward pass through the stage, seconds."""
     rates = problem.profile.time
     overlap, contention = rates.dp_overlap, rates.contention
-    repeats = (1.0 - sync.gathers) + sync.gathers * micro_batches
-    beside = overlap * np.maximum(sync.gathers, 1.0 * problem.profile.gathers_beside_forward)
-    forward = repeats * traffic.exposed(sync.forward, own[0], beside, contention)
-    backward = micro_batches * traffic.exposed(sync.each, own[1], overlap, contention)
-    seconds: Column = forward + backward + traffic.exposed(sync.last, own[1], overlap, contention)
+    beside = np.maximum(sync.gathers, 1.0 * problem.profile.gathers_beside_forward)
+    forward = traffic.exposed(sync.forward, own[0], overlap * beside, contention)
+    seconds: Column = forward + traffic.exposed(sync.last, own[1], overlap, contention)
+    lines = sync.each.any(axis=-1)
+    if lines.any():
+        again = sync.gathers[lines] * (micro_batches - 1.0) * forward[lines]
+        backward = traffic.exposed(sync.each[lines], own[1], overlap, contention)
+        seconds[lines] = seconds[lines] + again + micro_batches * backward
     return seconds
 
 

@@ -170,6 +170,8 @@ class Work:
         self.keep_all, self.bounds = keep_all, bounds
         self.expansion, self.memory = Expansion(problem, space), memory_rule(problem)
         self.most = most_that_fits(problem)
+        self.known = Sieve()
+        """what blocks have found that are done; without bounds it changes how fast others are, and nothing else"""
         self.parts = self._parts()
         self.waves = [(part, wave) for part in self.parts for wave in self._waves(part)]
         self.stages = problem.split(np.unique(skeletons.table["pp"]).tolist()) if len(skeletons) else None
@@ -198,6 +200,7 @@ class Work:
     def run(self, threads: int, progress: Progress | None) -> Tally:
         """Everything about all blocks."""
         total, stop, done = Tally(len(self.expansion.rules)), threading.Event(), 0
+        self.known = total.sieve
         pool = ThreadPoolExecutor(max_workers=threads)
         try:
             for part, wave in self.waves:
@@ -214,7 +217,7 @@ class Work:
 
     def score(self, part: Expansion, skeletons: Table, sieve: Sieve, stop: threading.Event) -> Tally:
         """Everything about a block of skeletons in a part of the space; `sieve` holds points of others."""
-        tally = Tally(len(part.rules), sieve)
+        tally = Tally(len(part.rules), sieve if self.bounds else self.known)
         runs = part.runs(skeletons, tally.rejected)
         if runs is None or self.stages is None:
             return tally
@@ -231,6 +234,11 @@ class Work:
                 return tally
         for product in block.products():
             self._score_product(tally, block, product, scorer.costs(product), stop)
+        tally.frontier.add(concatenate(tally.kept))
+        if not self.keep_all:
+            tally.kept.clear()
+        if not self.bounds:
+            self.known = self.known.plus(tally.sieve.seconds, tally.sieve.headroom)
         return tally
 
     def _worth(self, tally: Tally, stages: StageTable, runs: Block, sets: Sets) -> Block | None:
@@ -291,10 +299,8 @@ class Work:
         if len(busy):
             share = mfu(self.problem, throughput(self.problem, seconds_of(self.problem, busy)))
             points = Points(share, free, block.layouts(product, *(places[near] for places in np.nonzero(wanted))))
-            tally.frontier.add(points)
+            tally.kept.append(points)
             tally.sieve = tally.sieve.plus(busy, free)
-            if self.keep_all:
-                tally.kept.append(points)
 
     def account(self, total: Tally) -> Account:
         """The account of the whole space. Raises RuntimeError if a candidate is missing from it."""

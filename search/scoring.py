@@ -160,17 +160,26 @@ class Scorer:
         pipeline = Layouts.partial({"pp": layouts.pp[:1], **product.pipelines})
         stages = self.heaviest.at(int(self.split[rows.start]))
         work = working(self.problem, layouts, pipeline, stages, gather(self.working, self.place[rows]))
-        shards = (self.block.first_shard + self.shift)[rows] + np.arange(product.shape[0])[:, None]
-        spent = spend(self.problem, layouts, pipeline, passes, self._sync(shards))
+        sync, held = self._shards(rows, product.shape[0], stages.kinds)
+        spent = spend(self.problem, layouts, pipeline, passes, sync)
         return Costs(
             own=spent.own,
             shared=spent.shared,
-            held=[part.take(shards) for part in self.held[: stages.kinds]],
+            held=held,
             at_work=[reduce(add, (terms[name] for name in WORKING)) for terms in work],
         )
 
-    def _sync(self, shards: Column) -> Sync:
-        """At these places, shape (Z, N), of which those of a line have one ZeRO stage."""
-        first, sync = shards[:, :1], self.sync
-        parts = {name: getattr(sync, name).take(shards) for name in ("forward", "each", "last", "alone")}
-        return Sync(**parts, gathers=sync.gathers.take(first), optimizer=sync.optimizer.take(first))
+    def _shards(self, rows: slice, size: int, kinds: int) -> tuple[Sync, list[Column]]:
+        """Synchronisation and states of rows that have `size` shards, columns (Z, N); the shards of a line have one
+        ZeRO stage, and those of neighbours are mostly the same."""
+        start = (self.block.first_shard + self.shift)[rows]
+        first, count = stretches(start)
+        places = start[first] + np.arange(size)[:, None]
+
+        def spread(column: Column) -> Column:
+            return np.repeat(column.take(places), count, axis=1)
+
+        sync, line = self.sync, places[:, :1]
+        parts = {name: spread(getattr(sync, name)) for name in ("forward", "each", "last", "alone")}
+        shared = Sync(**parts, gathers=sync.gathers.take(line), optimizer=sync.optimizer.take(line))
+        return shared, [spread(part) for part in self.held[:kinds]]
