@@ -124,7 +124,17 @@ def changed(problem: Problem, layout: Layouts, changes: Mapping[str, int]) -> La
     moved = "vpp" in changes or ("pp" in changes and (row["pp"] == 1) != (layout.pp[0] == 1))
     if moved and "schedule" not in changes:
         row["schedule"] = usual_schedule(problem.profile, row["pp"], row["vpp"])
+    if "recompute_layers" not in changes:
+        row["recompute_layers"] = _count(problem, row)
     return Layouts.of(**row)
+
+
+def _count(problem: Problem, row: Mapping[str, int]) -> int:
+    """The row's count of recomputed layers, 0 where these are all of every stage or nothing is computed again."""
+    if not row["recompute"] or row["pp"] > problem.model.layers:
+        return 0
+    most = max(problem.split([row["pp"]]).split(row["pp"], row["vpp"]))
+    return row["recompute_layers"] * (row["recompute_layers"] < most)
 
 
 def neighbours(

@@ -40,6 +40,13 @@ class Witness:
     need: float
 
 
+def leaner(space: SearchSpace) -> SearchSpace:
+    """The space without the counts of recomputed layers that it leaves free: none needs less than all layers."""
+    if "recompute_layers" in space.limits or 0 not in space.axes["recompute_layers"]:
+        return space
+    return replace(space, axes={**space.axes, "recompute_layers": (0,)})
+
+
 class Candidates:
     """The candidates of a request, and which rules (bits in documented order, memory last) each of them breaks."""
 

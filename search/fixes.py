@@ -20,7 +20,7 @@ from costmodel.states import state_bytes
 from hardware.cluster import Cluster
 from hardware.errors import InputError
 from hardware.units import parse
-from search.conflict import Candidates, Witness
+from search.conflict import Candidates, Witness, leaner
 from search.expansion import Table
 from search.rule import Rule, violations
 from search.rules import rules
@@ -76,8 +76,8 @@ def nearest_layouts(problem: Problem, space: SearchSpace) -> list[Fix]:
     """
     if not space.limits:
         return []
-    free = load_space(problem, space.name, tp_across_domains=space.tp_across_domains)
-    axes = {axis: tuple(sorted({*free.axes[axis], *space.axes[axis]})) for axis in AXES}
+    free, asked = leaner(load_space(problem, space.name, tp_across_domains=space.tp_across_domains)), leaner(space)
+    axes = {axis: tuple(sorted({*free.axes[axis], *asked.axes[axis]})) for axis in AXES}
     candidates = Candidates(problem, replace(free, axes=axes))
     limited = [axis for axis in AXES if axis in space.limits]
     for count in range(1, min(MOST_CHANGES, len(limited)) + 1):
@@ -161,7 +161,7 @@ def _multiples(number: int, units: Iterable[int]) -> list[int]:
 
 def _memory_given_up(problem: Problem, space: SearchSpace) -> Iterator[Fix]:
     """The largest headroom, to a tenth of a GiB, and the largest margin, to a hundredth, with which anything fits."""
-    work, candidates = problem.workload, Candidates(problem, space)
+    work, candidates = problem.workload, Candidates(problem, leaner(space))
     leanest = candidates.leanest(candidates.legal)
     if leanest is None:
         return
@@ -258,7 +258,7 @@ def _first(problem: Problem, space: SearchSpace, change: Change, asked: SearchSp
         return None
     if no_world_size(problem, loaded):
         return None
-    candidates = Candidates(problem, loaded)
+    candidates = Candidates(problem, leaner(loaded))
     table = next(candidates.fitting(candidates.legal), None)
     return None if table is None else _fix(candidates, table, asked or space, change)
 

@@ -13,7 +13,7 @@ from costmodel.memory import Memory
 from costmodel.problem import Problem
 from costmodel.profile import Profile
 from hardware.units import format_bytes, parse
-from search.conflict import Candidates, Witness, conflict
+from search.conflict import Candidates, Witness, conflict, leaner
 from search.engine import SearchResult, search
 from search.fixes import Fix, fixes
 from search.rules import skeleton_rules
@@ -54,7 +54,7 @@ def why(problem: Problem, space: SearchSpace, *, threads: int | None = None) -> 
         return Why(problem=problem, space=space, core=core, fixes=tuple(fixes(problem, space, ())))
     grid, outer = space.grid(problem.workload.gpus), skeleton_rules(problem, space)
     check_batch(problem, grid, first_rejection(grid, outer), outer)
-    candidates = Candidates(problem, space)
+    candidates = Candidates(problem, leaner(space))
     leanest = candidates.leanest(candidates.legal)
     if leanest and leanest.broken == 0:
         return Why(problem=problem, space=space, result=search(problem, space, threads=threads))

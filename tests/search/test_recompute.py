@@ -12,6 +12,7 @@ from costmodel.layouts import Layouts
 from costmodel.problem import Problem
 from hardware.errors import InputError
 from search.assignment import closed_form
+from search.compare import changed
 from search.engine import search
 from search.frontier import read_frontier
 from search.rule import violations
@@ -156,3 +157,20 @@ def test_search_and_explain_take_modules_and_counts(run: Callable[..., Outcome])
     assert found["layout"]["recompute_layers"] == most
     said = run("explain", *JOB, "--tp", "8", "--pp", "16", "--recompute", "full", "--recompute-layers", "3").out
     assert "recompute full in 3 layers of each stage" in " ".join(said.split())
+
+
+def test_why_asks_for_counts_only_where_the_user_did(run: Callable[..., Outcome]) -> None:
+    job = ("why", "llama-3.1-405b", "dgx-h100", "--gpus", "512", "--tp", "8", "--pp", "16", "--space", "wide", "--json")
+    given = (*job, "--micro-batch", "4", "--recompute", "full", "--recompute-layers", "1")
+    found = json.loads(run(*given).out)
+    assert [rule["rule"] for rule in found["core"]] == ["memory"]
+    changes = [fix["change"]["recompute_layers"] for fix in found["fixes"] if "recompute_layers" in fix["change"]]
+    assert changes == [[1, 0]]
+
+
+def test_a_neighbour_without_recomputation_has_no_count_of_layers() -> None:
+    case = problem("llama-3.1-405b", gpus=1024)
+    layout = layouts(case, "full", [3], tp=8, pp=16, dp=8, zero_stage=1, sequence_parallel=1)
+    assert changed(case, layout, {"recompute": 0}).row(0)["recompute_layers"] == 0
+    assert changed(case, layout, {"pp": 64}).row(0)["recompute_layers"] == 0
+    assert changed(case, layout, {"pp": 32}).row(0)["recompute_layers"] == 3
