@@ -11,10 +11,11 @@ from dataclasses import Field, dataclass, fields, replace
 from itertools import chain
 from typing import get_args
 
-from costmodel.estimate import Time, passes_of, step_of, step_time
+from costmodel.estimate import Time, step_of, step_time
 from costmodel.layouts import Layouts
 from costmodel.light import speed_of_light
 from costmodel.memory import Memory, memory
+from costmodel.passes import passes_of
 from costmodel.problem import Problem
 from costmodel.split import StageTable
 from hardware.cluster import Curve, Level

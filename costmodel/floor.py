@@ -15,13 +15,13 @@ import numpy as np
 from costmodel.activations import WAYS, layer_tables, per_token
 from costmodel.held import StageParameters, key_share, stage_parameters, vocab_per_rank
 from costmodel.layouts import Column
-from costmodel.memory import wgrad_buffers
 from costmodel.model import Model
 from costmodel.params import counts
 from costmodel.problem import Problem
 from costmodel.profile import Profile
 from costmodel.split import OWN, split_table
 from costmodel.states import Shards, gradient_stage, state_bytes, states
+from costmodel.unit_memory import wgrad_buffers
 
 _ROUNDING = 1.0 - 1e-9
 

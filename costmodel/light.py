@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import fields, replace
 
-from costmodel.estimate import Time, passes_of, step_time
+from costmodel.estimate import Time, step_time
 from costmodel.layouts import Layouts
+from costmodel.passes import passes_of
 from costmodel.problem import Problem
 from costmodel.rates import TimeRates
 from costmodel.split import StageTable

@@ -6,9 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from costmodel.estimate import Estimate, passes_of
+from costmodel.estimate import Estimate
 from costmodel.layouts import Layouts
 from costmodel.model import Model
+from costmodel.passes import passes_of
 from costmodel.problem import Problem
 from costmodel.split import MOVED, OWN, Contents, StageTable, contents, given_table
 

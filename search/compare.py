@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from costmodel.estimate import Estimate, estimate, passes_of
+from costmodel.estimate import Estimate, estimate
 from costmodel.layouts import CODED, SCHEDULES, Column, Layouts, usual_set
 from costmodel.memory import neediest
+from costmodel.passes import passes_of
 from costmodel.problem import Problem
 from hardware.errors import InputError
 from search.assignment import Assignment, by_set, closed_form

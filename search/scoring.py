@@ -14,12 +14,14 @@ from operator import add
 
 import numpy as np
 
-from costmodel.estimate import Passes, distinct_parts, passes_of, spend
+from costmodel.estimate import spend
 from costmodel.layouts import RANK_ORDERS, Column, Layouts, gather, joined
-from costmodel.memory import RESIDENT, WORKING, distinct_costs, fragmentation, outside, resident, working
+from costmodel.memory import fragmentation, outside, resident, working
+from costmodel.passes import Passes, distinct_parts, passes_of
 from costmodel.problem import Problem
 from costmodel.split import StageTable
 from costmodel.synchronise import Sync, synchronisation
+from costmodel.unit_memory import RESIDENT, WORKING, distinct_costs
 from search.expansion import DUALPIPE, Block, Product, stretches
 from search.rules_memory import memory_rule
 from search.space import SKELETON_AXES

@@ -14,13 +14,14 @@ from itertools import pairwise, product
 
 import numpy as np
 
-from costmodel.estimate import unit_passes
 from costmodel.flight import in_flight
 from costmodel.held import quantities
 from costmodel.layouts import SCHEDULES, Column, Layouts, whole_sets
-from costmodel.memory import fragmentation, outside, unit_bytes
+from costmodel.memory import fragmentation, outside
+from costmodel.passes import unit_passes
 from costmodel.problem import Problem
 from costmodel.split import MOVED, Contents, contents
+from costmodel.unit_memory import unit_bytes
 
 KIB = 1024.0
 TICKS = 1e6

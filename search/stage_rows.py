@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from costmodel.estimate import passes_of
 from costmodel.layouts import Layouts, usual_set
+from costmodel.passes import passes_of
 from costmodel.problem import Problem
 from costmodel.split import Contents
 from hardware.errors import InputError

@@ -9,11 +9,12 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from costmodel.estimate import estimate, passes_of, unit_passes
+from costmodel.estimate import estimate
 from costmodel.layer_counts import split_layers
 from costmodel.layouts import SCHEDULES, Layouts
 from costmodel.memory import memory
 from costmodel.model import Model, load_model, model_names
+from costmodel.passes import passes_of, unit_passes
 from costmodel.problem import Problem
 from costmodel.split import Contents, contents, given_table
 from search.assignment import Assignment
