@@ -69,8 +69,8 @@ def _rank(problem: Problem, layouts: Layouts) -> _Rank:
 
 
 def unit_bytes(problem: Problem, layout: Layouts, extras: Sequence[str]) -> dict[str, float]:
-    """Allocated bytes per unit of each quantity of a stage (`memory` makes these; `in flight` per micro-batch in flight),
-    for the one row of `layout`."""
+    """Allocated bytes per unit of each quantity of a stage (`in flight`: per micro-batch in flight), for the one row of
+    `layout`."""
     costs = [resident_costs(problem, layout), _working_costs(problem, _rank(problem, layout), extras)]
     found: dict[str, float] = {}
     for name, parts in (item for part in costs for item in part.items()):
