@@ -10,10 +10,10 @@ import numpy as np
 
 from costmodel.layouts import Column
 from search.engine import SearchResult
+from search.possible import ALL_RANKS
 from search.rule import Rule
 from search.rules import inner_rules, skeleton_rules
 from search.rules_memory import floors, memory_budget, memory_floor
-from search.space import ALL_RANKS
 
 DEMANDS = {
     "heads": "attention heads divide by tp",

@@ -15,9 +15,10 @@ from hardware.errors import InputError
 from search.assignment import Assignment, by_set, closed_form
 from search.fitting import data_degree, usual_schedule
 from search.placement import spans
+from search.possible import ALL_RANKS, possible_values, recompute_codes
 from search.rule import violations
 from search.rules import rules
-from search.space import ALL_RANKS, SearchSpace, possible_values, recompute_codes
+from search.space import SearchSpace
 
 LEAST = 0.002
 """Share of the step or of the memory below which a difference is not told."""

@@ -20,10 +20,11 @@ from costmodel.layouts import Column, Layouts
 from costmodel.memory import memory
 from costmodel.problem import Problem
 from search.expansion import Expansion, Table
+from search.possible import ALL_RANKS
 from search.rule import Rule
 from search.rules import inner_rules, skeleton_rules
 from search.rules_memory import MEGABYTE, floors, memory_rule
-from search.space import ALL_RANKS, INNER_AXES, SKELETON_AXES, SearchSpace
+from search.space import INNER_AXES, SKELETON_AXES, SearchSpace
 
 LAUNCHABLE = ("pp_layers", "expert_group", "schedule", "shard_group")
 """Rules without which a tuple of axis values is no layout: it breaks the rule of memory, too."""

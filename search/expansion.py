@@ -18,9 +18,10 @@ import numpy as np
 from costmodel.layouts import SCHEDULES, Column, Layouts
 from costmodel.problem import Problem
 from costmodel.split import StageTable
+from search.possible import ALL_RANKS
 from search.rule import Rule
 from search.rules import inner_rules
-from search.space import ALL_RANKS, INNER_AXES, SKELETON_AXES, SearchSpace
+from search.space import INNER_AXES, SKELETON_AXES, SearchSpace
 
 CHUNK = 65_536
 """Rows of a flat table at most, and about the elements of the largest column of a product."""

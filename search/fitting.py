@@ -12,8 +12,8 @@ from costmodel.memory import memory
 from costmodel.problem import Problem
 from costmodel.profile import Profile
 from hardware.errors import InputError
+from search.possible import divisors, possible_values
 from search.scored import Scored
-from search.space import divisors, possible_values
 
 LARGEST_MICRO_BATCH = 64
 

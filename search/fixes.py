@@ -22,9 +22,10 @@ from hardware.errors import InputError
 from hardware.units import parse
 from search.conflict import Candidates, Witness, leaner
 from search.expansion import Table
+from search.possible import ALL_RANKS
 from search.rule import Rule, violations
 from search.rules import rules
-from search.space import ALL_RANKS, SearchSpace, load_space, no_world_size
+from search.space import SearchSpace, load_space, no_world_size
 
 FOLLOWERS = ("dp", "dp_shard")
 """Axes that follow tp, pp and cp: their own change counts only where none of these changes."""

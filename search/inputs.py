@@ -17,7 +17,8 @@ from hardware.cluster import Cluster
 from hardware.errors import InputError
 from search.fitting import data_degree, usual_etp, usual_schedule
 from search.options import COLUMNS
-from search.space import ALL_RANKS, SearchSpace, load_space
+from search.possible import ALL_RANKS
+from search.space import SearchSpace, load_space
 from search.terminal import say
 
 if TYPE_CHECKING:

@@ -18,10 +18,11 @@ from hardware.units import format_bytes as size
 from search.engine import search
 from search.fitting import needs, usual_etp, usual_schedule
 from search.frontier import rows_of
+from search.possible import divisors, possible_values, recompute_codes
 from search.rule import violations
 from search.rules import rules
 from search.rules_memory import kept_free
-from search.space import SearchSpace, divisors, possible_values, recompute_codes
+from search.space import SearchSpace
 
 EXPERTS_A_GPU = 4
 """As in the chapter's mixture of experts, 256 of them over 64 ranks."""

@@ -11,9 +11,10 @@ import numpy as np
 from costmodel.layouts import RANK_ORDERS, SCHEDULES, Column
 from costmodel.problem import Problem
 from search import rules_shape as shape
+from search.possible import divisors
 from search.rule import Rule
 from search.rules_memory import memory_floor, memory_rule
-from search.space import SearchSpace, divisors
+from search.space import SearchSpace
 
 INTERLEAVED, ZERO_BUBBLE, DUALPIPE = (SCHEDULES.index(name) for name in ("interleaved", "zero-bubble", "dualpipe"))
 

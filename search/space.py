@@ -6,36 +6,28 @@ is not in the space; what the rules reject is in it, and counted.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
 
 import numpy as np
 
-from costmodel.layouts import AXES, CODED, RANK_ORDERS, SCHEDULES, Column
+from costmodel.layouts import AXES, Column
 from costmodel.problem import Problem
-from costmodel.recompute import RecomputeSet
 from hardware.errors import InputError
 from hardware.reader import Table
 from hardware.spelling import did_you_mean
+from search.limits import WORDS, limit, neighbouring, number_of, some
+from search.possible import ALL_RANKS, divisors, possible_values, recompute_codes
 
 SKELETON_AXES: tuple[str, ...] = ("tp", "pp", "cp", "dp", "ep", "etp")
 """The axes that CP-SAT enumerates; their product with the others is NumPy's."""
 WORLD: tuple[str, ...] = SKELETON_AXES[:4]
 """Degrees whose product is the number of GPUs."""
 INNER_AXES: tuple[str, ...] = tuple(axis for axis in AXES if axis not in SKELETON_AXES)
-ALL_RANKS = 0
-"""In `dp_shard`: all dp * cp ranks, whatever their number."""
 
 _DATA = Path(__file__).parent / "spaces"
-_WORDS: dict[str, tuple[str, ...]] = {"dp_shard": ("all", "nodes", "divisors")} | dict.fromkeys(
-    ("tp", "pp", "dp", "cp", "ep", "etp"), ("divisors",)
-)
-_WORDS |= {"micro_batch": ("divisors",), "recompute_layers": ("every",)}
-_LISTED = ("zero_stage", "recompute", "sequence_parallel", *CODED)
-"""Axes whose values a profile lists."""
-_WORDS |= dict.fromkeys(_LISTED, ("profile",)) | {"recompute": ("profile", "modules")}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +96,7 @@ def load_space(
             raise InputError(f"unknown axis {axis!r}{did_you_mean(axis, AXES) or ';'} known: {', '.join(AXES)}")
     table = Table.load(_find(name))
     possible = possible_values(problem)
-    fixed = {axis: _limit(problem, axis, values, possible[axis], strict) for axis, values in wanted.items()}
+    fixed = {axis: limit(problem, axis, values, possible[axis], strict) for axis, values in wanted.items()}
     axes = _read(table, problem, possible) | fixed
     space = SearchSpace(name=name, axes=axes, limits=fixed, tp_across_domains=tp_across_domains)
     if strict and (because := no_world_size(problem, space)):
@@ -121,73 +113,13 @@ def no_world_size(problem: Problem, space: SearchSpace) -> str:
     near, possible = [], possible_values(problem)
     for axis in degrees:
         found = replace(alone, axes={**alone.axes, axis: possible[axis]}).grid(gpus)[axis]
-        values = _nearest(space.limits[axis][0], sorted(set(found.tolist())))
+        values = neighbouring(space.limits[axis][0], sorted(set(found.tolist())))
         near += [f"{axis} {' or '.join(map(str, values))}"] if values else []
-    asked = " x ".join(f"{axis} {_some(space.limits[axis])}" for axis in degrees) or f"space {space.name}"
+    asked = " x ".join(f"{axis} {some(space.limits[axis])}" for axis in degrees) or f"space {space.name}"
     nearest = f"; nearest: {'; or '.join(near)}" if near else ""
     if len(degrees) == 1 and degrees[0] != "dp":
         return f"{asked}: does not divide {gpus} GPUs{nearest}"
     return f"{asked}: no tp x pp x cp x dp makes {gpus} GPUs{nearest}"
-
-
-def possible_values(problem: Problem) -> dict[str, tuple[int, ...]]:
-    """For each axis, every value that does not contradict the problem by itself; rising."""
-    model, profile, workload = problem.model, problem.profile, problem.workload
-    gpus = divisors(workload.gpus)
-    interleaved = "interleaved" in profile.schedules
-    cp = [n for n in gpus if n == 1 or workload.seq_len % (2 * n) == 0]
-    experts = set(divisors(model.experts)) if model.is_moe else {1}
-    etp = [n for n in gpus if model.expert_ffn_hidden % n == 0]
-    split = model.is_moe and profile.tensor_parallel and profile.expert_tensor_parallel
-    return {
-        "tp": tuple(n for n in gpus if model.heads % n == 0) if profile.tensor_parallel else (1,),
-        "pp": tuple(n for n in gpus if n <= model.layers) if profile.pipeline_parallel else (1,),
-        "vpp": tuple(range(1, model.layers + 1)) if interleaved else (1,),
-        "dp": gpus,
-        "dp_shard": (ALL_RANKS, *gpus) if profile.shard_groups else (ALL_RANKS,),
-        "cp": tuple(cp) if profile.context_parallel else (1,),
-        "ep": tuple(n for n in gpus if n in experts),
-        "etp": tuple(etp) if split else (1,),
-        "zero_stage": tuple(sorted(profile.zero_stages)),
-        "micro_batch": divisors(workload.global_batch),
-        "recompute": recompute_codes(problem, free=True),
-        "recompute_layers": tuple(range(model.layers + 1)),
-        "sequence_parallel": (0, 1) if profile.sequence_parallel else (0,),
-        "schedule": tuple(code for code, known in enumerate(SCHEDULES) if known in profile.schedules),
-        "rank_order": tuple(code for code, known in enumerate(RANK_ORDERS) if known in profile.rank_orders),
-    }
-
-
-def recompute_codes(problem: Problem, *, free: bool = False) -> tuple[int, ...]:
-    """Codes of the profile's recompute sets that differ on this model, with `free` also of those that its free modules
-    make; of equal sets the recommended one stays, else the first."""
-    chosen: dict[tuple[str, ...], int] = {}
-    for code, choice in enumerate(problem.profile.recompute):
-        if not (choice.declared or free):
-            continue
-        key = ("full",) if choice.full else _applicable(problem, choice)
-        if key not in chosen or (key and choice.name == problem.profile.selective):
-            chosen[key] = code
-    return tuple(sorted(chosen.values()))
-
-
-def divisors(number: int) -> tuple[int, ...]:
-    """All divisors, rising."""
-    low = [n for n in range(1, int(number**0.5) + 1) if number % n == 0]
-    return tuple(sorted({*low, *(number // n for n in low)}))
-
-
-def _applicable(problem: Problem, choice: RecomputeSet) -> tuple[str, ...]:
-    """The modules of a recompute set that the model has, those left out that others hold."""
-    model = problem.model
-    has = {
-        "mla_up_proj": model.attention == "mla",
-        "moe_act": model.is_moe,
-        "moe": model.is_moe,
-        "shared_experts": model.shared_experts > 0,
-        "mlp": model.dense_layers > 0,
-    }
-    return tuple(sorted(module for module in choice.outermost if has.get(module, True)))
 
 
 def _find(name: str) -> Path:
@@ -211,13 +143,13 @@ def _read(table: Table, problem: Problem, possible: Mapping[str, tuple[int, ...]
         raw = own.raw(axis)
         values: set[int] = set()
         for entry in raw if isinstance(raw, list) else [raw]:
-            if isinstance(entry, str) and entry in _WORDS.get(axis, ()):
+            if isinstance(entry, str) and entry in WORDS.get(axis, ()):
                 found = _word(problem, axis, entry, possible[axis])
                 values |= {value for value in found if ceiling is None or value <= ceiling}
             else:
                 values |= {code for code in [_code(problem, axis, entry, own)] if code in possible[axis]}
         if not values:
-            raise own.error(axis, f"no value fits the problem; possible are {_some(possible[axis])}")
+            raise own.error(axis, f"no value fits the problem; possible are {some(possible[axis])}")
         axes[axis] = tuple(sorted(values))
     table.finish()
     return axes
@@ -253,103 +185,6 @@ def _word(problem: Problem, axis: str, word: str, possible: tuple[int, ...]) -> 
 def _code(problem: Problem, axis: str, value: object, table: Table) -> int:
     """One value of a space file as a number; names become codes."""
     try:
-        return _number(problem, axis, value)
+        return number_of(problem, axis, value)
     except InputError as error:
         raise table.error(axis, str(error)) from None
-
-
-def _limit(
-    problem: Problem, axis: str, values: Iterable[int | str], possible: tuple[int, ...], strict: bool
-) -> tuple[int, ...]:
-    """The user's values of an axis, checked one by one."""
-    numbers = [_number(problem, axis, value) for value in values]
-    loose = not strict and axis not in _LISTED and not _ruled_out(problem, axis)
-    codes = {value if loose and value > 0 else _checked(problem, axis, value, possible) for value in numbers}
-    if not codes:
-        raise InputError(f"{axis}: no value is given")
-    return tuple(sorted(codes))
-
-
-def _number(problem: Problem, axis: str, value: object) -> int:
-    """A value, name or code of an axis -> its number. Raises InputError with the known names."""
-    if axis == "recompute" and isinstance(value, str):
-        return problem.profile.recompute_code(value)
-    if axis in CODED and isinstance(value, str):
-        names = CODED[axis]
-        if value in names:
-            return names.index(value)
-        raise InputError(f"unknown {axis} {value!r}{did_you_mean(value, names) or ';'} known: {', '.join(names)}")
-    if axis == "dp_shard" and value == "all":
-        return ALL_RANKS
-    if isinstance(value, bool) or not isinstance(value, int):
-        words = ", ".join(_WORDS.get(axis, ())) or "none"
-        raise InputError(f"{axis} {value!r}: expected whole numbers (words: {words})")
-    return value
-
-
-def _checked(problem: Problem, axis: str, value: int, possible: tuple[int, ...]) -> int:
-    """A user's value, or the InputError that says what could stand in its place."""
-    profile = problem.profile
-    if axis == "recompute" and 0 <= value < len(profile.recompute):
-        choice = profile.recompute[value]
-        if choice.full or not choice.modules or _applicable(problem, choice):
-            return value
-        raise InputError(f"recompute {choice.name}: {problem.model.name} has no {' or '.join(choice.modules)}")
-    if value in possible:
-        return value
-    names = {**CODED, "recompute": tuple(choice.name for choice in profile.recompute)}.get(axis)
-    possible = recompute_codes(problem) if axis == "recompute" else possible
-    if names or axis in ("zero_stage", "sequence_parallel") or _ruled_out(problem, axis):
-        known = ", ".join(names[code] if names else "all" if axis == "dp_shard" else str(code) for code in possible)
-        shown = names[value] if names and 0 <= value < len(names) else value
-        raise InputError(f"{axis} {shown}: {_who(problem, axis)} has {known}")
-    found = [str(n) for n in _nearest(value, possible)]
-    nearest = f"nearest {'are' if len(found) > 1 else 'is'} {' and '.join(found)}"
-    raise InputError(f"{axis} {value}: not possible on {_why(problem, axis)}; {nearest}")
-
-
-def _nearest(value: int, values: Sequence[int]) -> list[int]:
-    """The next positive value below and the next one above, where there are such."""
-    below, above = [n for n in values if 0 < n < value], [n for n in values if n > value]
-    return [*([max(below)] if below else []), *([min(above)] if above else [])]
-
-
-def _ruled_out(problem: Problem, axis: str) -> bool:
-    """Whether the profile, or a model without experts, leaves the axis one value whatever the number of GPUs."""
-    profile, moe = problem.profile, problem.model.is_moe
-    return not {
-        "tp": profile.tensor_parallel,
-        "pp": profile.pipeline_parallel,
-        "vpp": "interleaved" in profile.schedules,
-        "dp_shard": profile.shard_groups,
-        "cp": profile.context_parallel,
-        "ep": moe,
-        "etp": moe and profile.tensor_parallel and profile.expert_tensor_parallel,
-    }.get(axis, True)
-
-
-def _who(problem: Problem, axis: str) -> str:
-    """What rules a value out altogether."""
-    if axis in ("ep", "etp") and not problem.model.is_moe:
-        return f"{problem.model.name} (no experts)"
-    return f"profile {problem.profile.name}"
-
-
-def _why(problem: Problem, axis: str) -> str:
-    """The numbers that a value has to agree with."""
-    model, workload = problem.model, problem.workload
-    gpus = f"{workload.gpus} GPUs"
-    return {
-        "tp": f"{gpus} with {model.heads} heads",
-        "pp": f"{gpus} with {model.layers} layers",
-        "vpp": f"{model.layers} layers",
-        "recompute_layers": f"{model.layers} layers",
-        "cp": f"{gpus} with sequences of {workload.seq_len} tokens in 2 x cp parts",
-        "ep": f"{gpus} with {model.experts} experts",
-        "etp": f"{gpus} with experts of width {model.expert_ffn_hidden}",
-        "micro_batch": f"a global batch of {workload.global_batch}",
-    }.get(axis, gpus)
-
-
-def _some(values: tuple[int, ...]) -> str:
-    return ", ".join(map(str, values[:8])) + (" ..." if len(values) > 8 else "")

@@ -16,10 +16,11 @@ from hardware.units import format_bytes, parse
 from search.conflict import Candidates, Witness, conflict, leaner
 from search.engine import SearchResult, search
 from search.fixes import Fix, fixes
+from search.possible import ALL_RANKS
 from search.rules import skeleton_rules
 from search.rules_memory import kept_free
 from search.skeletons import check_batch, first_rejection
-from search.space import ALL_RANKS, SearchSpace, no_world_size
+from search.space import SearchSpace, no_world_size
 from search.table import WIDTH
 
 TERMS = 3

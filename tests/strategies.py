@@ -14,7 +14,8 @@ from costmodel.model import Model, load_model
 from costmodel.problem import PRECISIONS, Problem, Workload, default_global_batch
 from costmodel.profile import load_profile, profile_names
 from hardware.catalog import load_cluster
-from search.space import ALL_RANKS, INNER_AXES, SearchSpace, load_space
+from search.possible import ALL_RANKS
+from search.space import INNER_AXES, SearchSpace, load_space
 
 USABLE = (2.2e9, 2.3e9, 2.6e9, 80e9)
 """Usable bytes of a GPU: with these, all, some and no layouts of the small models are too big."""

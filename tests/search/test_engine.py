@@ -20,11 +20,12 @@ from search import engine, expansion
 from search.engine import Account, SearchResult, Tally, Work, search
 from search.expansion import Block, Expansion, Product, Stage, Table
 from search.pareto import Points
+from search.possible import ALL_RANKS, recompute_codes
 from search.rule import violations
 from search.rules import rules, skeleton_rules
 from search.scoring import Costs
 from search.skeletons import enumerate_skeletons
-from search.space import ALL_RANKS, SearchSpace, load_space, recompute_codes
+from search.space import SearchSpace, load_space
 from tests.strategies import problem, problems
 
 

@@ -12,12 +12,13 @@ from costmodel.layouts import Layouts
 from costmodel.problem import Problem
 from hardware.errors import InputError
 from search.expansion import Block, Expansion
+from search.possible import recompute_codes
 from search.rule import Rule
 from search.rules import skeleton_rules
 from search.rules_memory import memory_rule
 from search.scoring import Scorer, headroom, most_that_fits
 from search.skeletons import enumerate_skeletons
-from search.space import load_space, recompute_codes
+from search.space import load_space
 from tests.strategies import problem, problems
 
 

@@ -12,7 +12,8 @@ from costmodel.layouts import AXES, SCHEDULES
 from costmodel.problem import Problem
 from costmodel.recompute import RecomputeSet
 from hardware.errors import InputError
-from search.space import ALL_RANKS, SKELETON_AXES, SearchSpace, describe_spaces, divisors, load_space, space_names
+from search.possible import ALL_RANKS, divisors
+from search.space import SKELETON_AXES, SearchSpace, describe_spaces, load_space, space_names
 from tests.strategies import problem, problems
 
 SPACE = """

@@ -24,9 +24,10 @@ from costmodel.problem import Problem
 from hardware.errors import InputError
 from search.conflict import LAUNCHABLE, Candidates, conflict
 from search.fixes import fixes, nearest_gpus
+from search.possible import ALL_RANKS, divisors
 from search.rule import violations
 from search.rules import rules
-from search.space import ALL_RANKS, SearchSpace, divisors, load_space, no_world_size
+from search.space import SearchSpace, load_space, no_world_size
 from search.typed import command_line
 from tests.commands import Outcome
 from tests.strategies import problem, problems
