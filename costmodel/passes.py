@@ -18,7 +18,7 @@ LAYER_AXES = (*WORK_AXES, "recompute", "schedule")
 """Axes that a layer's time depends on (of the schedule, whether it is DualPipe)."""
 END_AXES = (*DENSE_AXES, "sequence_parallel")
 """Axes that the embedding, the head and a multi-token prediction's projection depend on."""
-SEND_AXES = (*WORK_AXES, "pp", "dp", "rank_order")
+SEND_AXES = (*DENSE_AXES, "pp", "dp", "rank_order")
 """Axes that a hop of the pipeline depends on."""
 
 

@@ -335,9 +335,7 @@ def _sets(start: Column, codes: Column) -> Column:
     found = np.zeros(len(start), dtype=np.int64)
     for word in range(0, int(codes.max()) + 1, BITS):
         bits = np.where((codes >= word) & (codes < word + BITS), 1 << (codes - word) % BITS, 0)
-        found = np.unique(
-            _key(found, np.unique(np.add.reduceat(bits, start), return_inverse=True)[1]), return_inverse=True
-        )[1]
+        found = _key(found, np.unique(np.add.reduceat(bits, start), return_inverse=True)[1])
     return found
 
 
