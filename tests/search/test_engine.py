@@ -217,6 +217,10 @@ def test_threads_chunks_and_blocks_change_nothing(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(engine, "TILE", 50)
     monkeypatch.setattr(engine, "BLOCK", 3)
     assert same(one, search(case, space, threads=2, keep_all=True))
+    for threads in (1, 3):
+        sieved = search(case, space, threads=threads)
+        assert sieved.account == one.account
+        assert axes_of(sieved.frontier) == axes_of(one.frontier)
 
 
 def test_no_table_on_the_way_exceeds_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
