@@ -1,5 +1,6 @@
 """The README is true: its commands run, and its tree is the tree."""
 
+import ast
 import re
 import shlex
 from pathlib import Path
@@ -20,16 +21,16 @@ def commands(text: str) -> list[list[str]]:
     return [shlex.split(call, comments=True) for call in calls]
 
 
-def listed_files(text: str) -> set[str]:
-    """The files of the tree: four more spaces are one folder deeper."""
+def listed_files(text: str) -> list[str]:
+    """The files and folders of the tree, from its top to its bottom."""
     block = re.search(r"^## The tree\n.*?^```text\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-    found, folder = set(), ""
+    found, folder = [], ""
     for line in filter(None, block[1].splitlines() if block else []):
         name = line.split()[0]
         if not line.startswith(" "):
             folder = name if name.endswith("/") else ""
         elif folder:
-            found.add(folder + name)
+            found.append(folder + name)
     return found
 
 
@@ -43,6 +44,25 @@ def modules(root: Path) -> set[str]:
             elif path.is_dir() and path.name != "__pycache__":
                 found.add(f"{folder}/{path.name}/")
     return found
+
+
+def downward(text: str, root: Path) -> list[str]:
+    """Imports of what stands further down in the tree."""
+    places = {name: place for place, name in enumerate(listed_files(text))}
+    found = []
+    for name, place in places.items():
+        for path in [root / name] if name.endswith(".py") else sorted((root / name).rglob("*.py")):
+            for module in imported(path):
+                folder = "/".join(module.split(".")[:2])
+                if any(places.get(f"{folder}{end}", 0) > place for end in (".py", "/")):
+                    found.append(f"{name} imports {module}")
+    return found
+
+
+def imported(path: Path) -> set[str]:
+    """The modules that a file imports, `from package import module` among them."""
+    nodes = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom)]
+    return {f"{node.module}.{alias.name}" for node in nodes for alias in node.names}
 
 
 def blocks(kind: str) -> list[str]:
@@ -73,7 +93,22 @@ def test_a_wrong_command_is_noticed() -> None:
 
 
 def test_the_tree_is_the_tree() -> None:
-    assert listed_files(README) == modules(ROOT)
+    listed = listed_files(README)
+    assert set(listed) == modules(ROOT)
+    assert len(set(listed)) == len(listed)
+
+
+def test_imports_go_upward_in_the_tree() -> None:
+    assert downward(README, ROOT) == []
+
+
+def test_an_import_that_goes_down_the_tree_is_noticed(tmp_path: Path) -> None:
+    (tmp_path / "search" / "lower").mkdir(parents=True)
+    (tmp_path / "search" / "lower" / "each.py").touch()
+    (tmp_path / "search" / "upper.py").write_text("def late():\n    from search.lower.each import thing\n")
+    tree = "## The tree\n\n```text\nsearch/\n    {}\n    {}\n```\n"
+    assert downward(tree.format("upper.py", "lower/"), tmp_path) == ["search/upper.py imports search.lower.each.thing"]
+    assert downward(tree.format("lower/", "upper.py"), tmp_path) == []
 
 
 def test_a_missing_file_is_noticed(tmp_path: Path) -> None:
@@ -81,5 +116,5 @@ def test_a_missing_file_is_noticed(tmp_path: Path) -> None:
         (tmp_path / folder).mkdir()
     (tmp_path / "search" / "new.py").touch()
     text = "## The tree\n\n```text\nsearch/\n    old.py    what it does\n```\n"
-    assert listed_files(text) == {"search/old.py"}
+    assert listed_files(text) == ["search/old.py"]
     assert modules(tmp_path) == {"search/new.py"}
