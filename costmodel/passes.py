@@ -73,20 +73,21 @@ def passes_of(
     seen = _Stages(len(layouts))
     for number in stages.present(layouts):
         kind = stages.kind(number, rows) | (stages.some(number, rows, some) if partial else {})
-        seen.add(number, _on_rank(parts, kind, dual, "passes"), kind)
+        seen.add(number, _held(parts, kind, dual), kind, dual)
     place = rows * stages.kinds + seen.slowest
     stage = {name: values.take(place) for name, values in stages.columns.items()}
     if partial:
         stage |= stages.some(seen.slowest, rows, some)
     micro_batches = float(problem.workload.global_batch) / ranks
+    work = micro_batches * (seen.own[0] + seen.own[1])
     kinds = (np.stack(part) for part in (seen.each, seen.through, seen.later))
     path = schedule.Path(micro_batches, layouts.pp.astype(np.float64), *kinds)
     return Passes(
         micro_batches=micro_batches,
         slowest=seen.slowest,
         own=seen.own,
-        waits=path.waits(layouts.schedule if schedules is None else schedules),
-        work=micro_batches * (seen.own[0] + seen.own[1]),
+        waits=path.waits(layouts.schedule if schedules is None else schedules, work),
+        work=work,
         terms=micro_batches * _on_rank(parts, stage, dual, "terms"),
         send=layouts.once(SEND_AXES, lambda few: traffic.pipeline_send(problem, few)),
     )
@@ -96,16 +97,17 @@ class _Stages:
     """The kinds of stage in their order, the slowest of them, and the sums over the stages; seconds per micro-batch."""
 
     def __init__(self, rows: int) -> None:
-        self.own = self.whole = np.zeros((3, rows))
+        self.own, self.whole = np.zeros((3, rows)), np.zeros(1)
         self.busy: Column = np.full(rows, -1.0)
         self.slowest: Column = np.zeros(rows, dtype=np.int64)
         self.each, self.through, self.later = list[Column](), list[Column](), list[Column]()
 
-    def add(self, number: int, passes: Column, kind: dict[str, Column]) -> None:
-        """Account for the next kind of stage."""
+    def add(self, number: int, held: Column, kind: dict[str, Column], dual: Column) -> None:
+        """Account for the next kind of stage; a DualPipe rank gives each of its two half of the micro-batches."""
+        passes = held if len(held) == 3 else (held[:3] + held[3:]) * (1.0 - 0.5 * dual)
         busy = passes[0] + passes[1]
-        self.whole = self.whole + kind["count"] * passes
-        self.each.append(passes)
+        self.whole = self.whole + kind["count"] * held
+        self.each.append(held)
         self.through.append(self.whole)
         self.later.append(np.broadcast_to(kind["later"], busy.shape))
         slower = busy > self.busy
@@ -191,6 +193,15 @@ def _on_rank(parts: dict[str, Part], kind: dict[str, Column], dual: Column, fiel
     share = 1.0 - 0.5 * dual if dual.any() else np.ones(1)
     counts = {name: (kind[name] + kind[f"mirror_{name}"]) * share for name in parts}
     return _weighted(counts, {name: getattr(part, field_name) for name, part in parts.items()})
+
+
+def _held(parts: dict[str, Part], kind: dict[str, Column], dual: Column) -> Column:
+    """Seconds of one micro-batch on a stage, shape (3, N), and behind it on its rank's second where a rank has one."""
+    passes = {name: part.passes for name, part in parts.items()}
+    own = _weighted({name: kind[name] for name in parts}, passes)
+    if not dual.any():
+        return own
+    return np.concatenate([own, _weighted({name: kind[f"mirror_{name}"] for name in parts}, passes)])
 
 
 def _weighted(counts: dict[str, Column], columns: dict[str, Column]) -> Column:

@@ -59,9 +59,9 @@ class Path:
     """The paths through a step: one through each kind of stage, a run of stages that hold the same, in their order.
 
     `own` are seconds of one micro-batch on a stage of the kind, `through` those of all stages up to the kind's last
-    one; shapes (kinds, 3, N): forward, backward (the gradient of the weights included) and that gradient alone. `later`
-    are the stages behind the last one, shape (kinds, N). A kind may stand there twice. A DualPipe rank runs two stages,
-    each for half of the micro-batches.
+    one; shapes (kinds, 3, N): forward, backward (the gradient of the weights included) and that gradient alone. Where
+    ranks hold two stages (DualPipe), each for half of the micro-batches, the second one's follow, (kinds, 6, N).
+    `later` are the stages behind the last one, shape (kinds, N). A kind may stand there twice.
     """
 
     micro_batches: Column
@@ -70,8 +70,8 @@ class Path:
     through: Column
     later: Column
 
-    def waits(self, schedules: Column) -> Waits:
-        """What the slowest stage waits for under each schedule whose code is in `schedules`.
+    def waits(self, schedules: Column, work: Column) -> Waits:
+        """What the slowest stage, whose own work takes `work` seconds, waits for under each of these schedules.
 
         With equal stages of F + B: 1F1B (P-1)(F+B), interleaved (P-1)(F+B)/V, zero-bubble ZB1P (P-1)(F+B-2W), DualPipe
         (P/2-1)(F&B+B-3W) (deepseek-ai/DualPipe README; B the full backward pass). With others a path stays on a stage,
@@ -79,7 +79,6 @@ class Path:
         passes lasts the sum of one on each stage and n - 1 times the longest, as in a flow shop. The step takes as long
         as the longest of these paths. Event simulations of unequal stages take as long (tests).
         """
-        work = self.micro_batches * np.max(self.own[:, 0] + self.own[:, 1], axis=0)
         several, nothing = self.pp > 1.0, np.zeros_like(work)
         lines = np.zeros((len(LINES), len(work)))
         if not several.any():
@@ -115,18 +114,20 @@ class Path:
         both, m, pp, later = forward + backward, self.micro_batches, self.pp, self.later
         through = self.through[:, 0] + self.through[:, 1]
         behind, whole = through[-1] - through, self.through[-1]
-        round_forward = np.maximum(pp * _so_far(forward), whole[0])
+        slow, slow_back = _so_far(forward), np.max(backward, axis=0)
+        round_forward = np.maximum(pp * slow, whole[0])
         rounds = round_forward + np.maximum(pp * _so_far(backward), whole[1])
         wrap = np.max((pp - 2.0 * later) * both + behind, axis=0) - 2.0 * (pp - later) * both
         wrap = np.where(m >= 2.0 * pp, wrap, -np.inf)
         turns = np.maximum(self._turn(2.0 * forward, behind), whole[0] + wrap)
         turns = turns + np.maximum(self._turn(2.0 * backward, behind), whole[1] + wrap)
-        twice = 2.0 * (m - pp) > 2.0 * later + 1.0 - pp
+        spare = 2.0 * (m - pp) - (2.0 * later + 1.0 - pp)
+        twice = spare > 0.0
         each = np.where(twice, (m - pp) * both + rounds, m * both)
         once = through + np.where(twice, (pp - 1.0 - 2.0 * later) * both - rounds + turns, -both)
-        slow = np.max(backward, axis=0)
-        each = np.concatenate([each, [round_forward[-1] + m * slow]])
-        once = np.concatenate([once, [whole[0] + whole[1] - round_forward[-1] - slow]])
+        few = np.max(np.where(spare >= 0.0, through + 2.0 * later * slow, through[-1]), axis=0)
+        each = np.concatenate([each, [round_forward[-1] + m * slow_back]])
+        once = np.concatenate([once, [few - round_forward[-1] - slow_back]])
         longest = [np.argmax(each + once / vpp, axis=0)[None] for vpp in LINES]
         lines = [np.concatenate([np.take_along_axis(part, at, axis=0) for at in longest]) for part in (each, once)]
         return np.stack(lines)
@@ -169,28 +170,42 @@ class Path:
         return turn
 
     def _dual(self) -> Column:
-        """The start is over when rank k, counted from the nearer end, runs its first pair of a forward and a backward
-        pass; the end begins after its last pair of the other direction (deepseek-ai/DualPipe, dualpipe.py).
+        """The eight steps of deepseek-ai/DualPipe, dualpipe.py, on rank k, counted from the nearer end: forward F,
+        backward B, gradient of the input b, of the weights W, of the stage that micro-batches from that end meet first;
+        G, C, c, V of the other one.
 
-        Both lead over the middle ranks; where a path meets one stage of every rank, it is taken to be a mean stage.
+        A path comes to the rank's first pair of a forward and a backward pass, stays for the other pairs, and leaves
+        from the last one; it may come and leave by pairs of the ranks between the rank and the middle.
         """
         half = np.maximum(np.floor(self.pp / 2.0), 1.0)
         after = np.concatenate([self.pp + np.zeros_like(self.later[:1]), self.later[:-1]])
-        k = np.minimum(self.pp - 1.0 - self.later, half - 1.0)
-        n, edge = half - 1.0 - k, k == 0.0
-        whole, (F, B, W) = self.through[-1], self.own.swapaxes(0, 1)
-        mean_F, mean_B, mean_W = whole / self.pp
-        behind = (whole - 2.0 * self.through).swapaxes(0, 1)
-        inner = np.where(n > 0, behind / np.maximum(2.0 * n, 1.0), self.own.swapaxes(0, 1))
-        way = n * (inner[0] + inner[1]) + inner[1]
-        start = (half - 1.0) * mean_F + (self.pp + 1.0) * inner[0]
-        start = np.maximum(start, self.pp * np.where(edge, F, mean_F) + (half - 1.0) * (mean_B - mean_W))
-        start = start + way - (3.0 * half - k) * F - (half - k) * B
-        end = n * B + k * W + np.where(edge, B, mean_B + (k - 1.0) * (mean_B - mean_W) + B - W) + B
-        end = np.maximum(end, mean_B + (self.pp - 1.0) * (mean_B - mean_W) + mean_W + np.where(edge, B - mean_B, 0.0))
-        end = end + way - inner[1] + half * (mean_F + mean_B) - (half - k) * F - (3.0 * half - k) * B
-        waits = np.maximum(start, k * mean_F) + _positive(end)
-        longest: Column = np.max(np.where(after > half, self.micro_batches * (F + B) + waits, 0.0), axis=0)
+        there, last = after > half, self.pp - 1.0 - self.later
+        k = np.minimum(last, half - 1.0)
+        n, (F, B, W, G, C, V) = half - 1.0 - k, self.own.swapaxes(0, 1)
+        sums = (self.through - (last - k)[:, None] * self.own).swapaxes(0, 1)
+        b, c, to_b, to_c = B - W, C - V, sums[1] - sums[2], sums[4] - sums[5]
+        whole = self.through[-1]
+        filled = whole[0] - sums[3] + G
+        first = np.maximum(sums[0] + 2.0 * n * _so_far(F) + G, filled)
+        reached = np.max(np.where(there, np.maximum(sums[0] + 2.0 * n * F + sums[3], filled[0]), 0.0), axis=0)
+        warm, before = first + k * (F + G), to_c - c
+        chain = np.maximum(_so_far(warm - before), reached) + before
+        start = np.maximum(warm + n * (C + G), chain + n * _so_far(C + G) - np.where(n == 0.0, F, 0.0))
+        left = (k + 1.0) * W + np.floor(_positive(k + 1.0 - n) / 2.0) * (V - W) - (to_b - b)
+        tail = np.maximum(_so_far(left), W[0]) - left
+        rest, down = to_c + (half - k) * b + half * W + tail, sums[3] + sums[1] - G - B
+        others = np.floor((k + 1.0) / 2.0)
+        turns = []
+        for to, turn in zip(k, before, strict=True):
+            after_turn = rest + to * (b + c) + _positive(2.0 * to - k) * W + np.maximum(others, to) * (V - W)
+            turns.append(np.max(np.where(there & (k >= to), after_turn, 0.0), axis=0) - turn)
+        own = half * C + n * G + (half + n) * B + tail
+        end = np.maximum(own, n * _so_far(C + G + B) + down + _so_far(np.stack(turns) + V - down))
+        inward, outward = F + C + sums[3] + sums[1], sums[0] + sums[4] + G + B
+        start = _so_far(np.where(there, start + inward, -np.inf)[::-1])[::-1] - inward
+        end = _so_far(np.where(there, end + outward, -np.inf)[::-1])[::-1] - outward
+        pairs = self.micro_batches / 2.0 - half - n
+        longest: Column = np.max(np.where(there, start + pairs * (F + B + G + C) + end, 0.0), axis=0)
         return longest
 
 

