@@ -135,17 +135,29 @@ def by_set(stage: Contents, base: int, sets: int) -> tuple[int, ...]:
     return tuple(counts)
 
 
-def chunks(counts: Sequence[int], vpp: int, *, ends: bool) -> tuple[int, ...]:
-    """Layers of each virtual stage, in the order of the layers, where stage r has counts[r]; embedding and loss count
-    as a layer each if `ends`."""
-    last, rows = len(counts) - 1, []
-    for rank, count in enumerate(counts):
-        whole, rest = divmod(count + ends * ((rank == 0) + (rank == last)), vpp)
-        sizes = [whole + (number < rest) for number in range(vpp)]
-        sizes[0] -= ends * (rank == 0)
-        sizes[-1] -= ends * (rank == last)
-        rows.append(sizes)
+def chunks(counts: Sequence[int], vpp: int, *, ends: bool, apart: bool = False) -> tuple[int, ...]:
+    """Layers of each virtual stage, in the order of the layers, where stage r has counts[r].
+
+    All ranks run the same phase, the virtual stages of one number, at about the same time, so that the fullest virtual
+    stage of a phase sets its pace: none has more layers than that of the fullest stage, as even as can be with the
+    larger ones last, and so the phases together take as long as that stage. What the last stage has fewer it lacks
+    beside the head, which lies alone if there is none and `ends` lets it, or always where it is `apart` from the
+    multi-token prediction on the stage before; what the first one has more, as its layers are lighter, it has in front.
+    """
+    pp = len(counts)
+    fullest = max(*(counts[1:-1] or counts), counts[-1], vpp)
+    rows = [_even(min(count, fullest), vpp) for count in counts]
+    rows[0][0] += max(0, counts[0] - fullest)
+    for rank in range(pp - 1 - apart, pp) if vpp > 1 and pp > 1 else ():
+        beside = max(_even(fullest, vpp)[-1] - (fullest - counts[rank]), 1 - (ends or apart))
+        beside = 0 if apart and rank == pp - 1 else beside
+        rows[rank] = [*_even(counts[rank] - beside, vpp - 1), beside]
     return tuple(row[number] for number in range(vpp) for row in rows)
+
+
+def _even(layers: int, parts: int) -> list[int]:
+    """As evenly as can be, the larger parts last."""
+    return [(layers + number) // parts for number in range(parts)]
 
 
 def layout_string(assignment: Assignment, depths: int) -> str:

@@ -3,8 +3,9 @@
 A layout's stages are PP x VPP chunks of consecutive layers; a stage may compute some of its layers again by another
 recompute set than the layout's. For each number of layers that a stage may get, its fastest choice of recomputation
 that fits is enumerated (search/stage_choices.py); CP-SAT places the layers. Of the assignments whose slowest stage is
-fastest it takes those whose stages take least in all, which is what a pipeline waits for as it fills and drains, and of
-these one whose fullest stage has most room.
+fastest it takes those whose virtual stages of a number, which all ranks run at about the same time, differ least, of
+these those whose stages take least in all, which is what a pipeline waits for as it fills and drains, and of these one
+whose fullest stage has most room.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from ortools.util.python.sorted_interval_list import Domain
 from costmodel.layouts import Layouts
 from costmodel.problem import Problem
 from costmodel.split import Contents
-from search.assignment import Assignment, by_set, held
+from search.assignment import Assignment, by_set, chunks, held
 from search.stage_choices import Choices
 
 FAR = 2**62
@@ -33,7 +34,7 @@ def assign(problem: Problem, layout: Layouts) -> Assignment | None:
     """The best assignment for the one row of `layout`; None if none fits into memory (or none is found in time)."""
     model = _Model(Choices(problem, layout))
     solutions = list[cp_sat.CpSolverResponse]()
-    for goal in (model.slowest, model.total, model.fullest):
+    for goal in (model.slowest, *model.pace, model.total, model.fullest):
         found = model.cp.least(goal)
         if found.status not in (cp_sat.OPTIMAL, cp_sat.FEASIBLE):
             return None
@@ -114,6 +115,7 @@ class _Model:
         self.slowest, self.total, self.fullest = (self.cp.variable(2**50) for _ in range(3))
         times = [self._rank(rank) for rank in choices.ranks]
         self.cp.add(self.total == sum(times))
+        self.pace = self._pace()
 
     def hold(self, found: cp_sat.CpSolverResponse, goal: cp_sat.IntVar) -> None:
         """Keep what was reached, and start from there."""
@@ -123,8 +125,8 @@ class _Model:
     def read(self, solution: cp_sat.CpSolverResponse, bound: int, optimal: bool) -> Assignment:
         """The assignment that was found."""
         choices, apart = self.choices, bool(value(solution, self.apart))
-        sizes = [value(solution, size) for size in self.sizes]
         model, mtp, again = choices.problem.model, choices.count - 1 - apart, [Contents()] * choices.pp
+        sizes = self._in_phase([value(solution, size) for size in self.sizes], mtp)
         bare = held(model, sizes, mtp, again)
         for rank in choices.ranks:
             found = choices.best(rank, tuple((bare[one]["dense"], bare[one]["moe"]) for one in rank), apart)
@@ -141,6 +143,14 @@ class _Model:
             bound=bound * choices.tick,
             optimal=optimal,
         )
+
+    def _in_phase(self, sizes: Sequence[int], mtp: int) -> Sequence[int]:
+        """The virtual stages as `chunks` has them, where that leaves to each stage what it holds."""
+        pp, vpp, model = self.choices.pp, self.choices.vpp, self.choices.problem.model
+        counts = [sum(sizes[rank::pp]) for rank in range(pp)]
+        usual = chunks(counts, vpp, ends=self.choices.ends, apart=mtp < len(sizes) - 1)
+        same, nothing = [Contents()] * pp, min(usual) < 0
+        return sizes if nothing or held(model, usual, mtp, same) != held(model, sizes, mtp, same) else usual
 
     def _chunks(self) -> tuple[list[cp_sat.IntVar], list[Expression]]:
         """Layers of each chunk, and those with experts among them."""
@@ -179,6 +189,28 @@ class _Model:
                 free = self.choices.may_part and chunk >= last - 1
                 for bound in (slots[chunk] >= least, slots[chunk] <= least + 1):
                     self.cp.add(bound, unless=self.apart if free else None)
+
+    def _pace(self) -> list[cp_sat.IntVar]:
+        """Time of the phases, each as long as its fullest virtual stage, before anything is computed again; none where
+        `chunks` makes them as short as the fullest stage, as layers of one kind may lie anywhere."""
+        choices, pp, apart = self.choices, self.choices.pp, self.apart
+        if choices.vpp == 1 or len(choices.kinds) == 1:
+            return []
+        ticks = {name: round(seconds / choices.tick) for name, seconds in choices.seconds.items()}
+        depths = choices.problem.model.mtp_layers
+        depth = depths * ticks.get("mtp", 0)
+        beside = {
+            0: ticks["embedding"],
+            choices.count - 2: apart * (depth - depths * ticks["head"]),
+            choices.count - 1: ticks["head"] + depth - apart * (depth - depths * ticks["head"]),
+        }
+        phases = [self.cp.variable(2**49) for _ in range(choices.vpp)]
+        for chunk, (size, moe) in enumerate(zip(self.sizes, self.sparse, strict=True)):
+            layers = (size - moe) * ticks["dense"] + moe * ticks["moe"]
+            self.cp.add(phases[chunk // pp] >= layers + beside.get(chunk, 0))
+        pace = self.cp.variable(2**50)
+        self.cp.add(pace == sum(phases))
+        return [pace]
 
     def _rank(self, rank: tuple[int, ...]) -> cp_sat.IntVar:
         """Ties a rank's layers to its time and memory, and returns its time."""

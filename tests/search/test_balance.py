@@ -8,6 +8,8 @@ from itertools import chain
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from costmodel.estimate import estimate
 from costmodel.model import load_model
@@ -53,9 +55,24 @@ def test_strings_repeat_what_repeats() -> None:
     assert layout_string(deepseek, 1) == "Et*3|(t*2|)*29,m|L"
 
 
-def test_chunks_are_alike_and_count_embedding_and_loss() -> None:
+def test_chunks_are_alike_and_leave_room_for_the_head() -> None:
     assert chunks((11, 12, 12, 11), 3, ends=True) == (3, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 3)
-    assert chunks((3, 2), 2, ends=False) == (2, 1, 1, 1)
+    assert chunks((3, 2), 2, ends=False) == (1, 1, 2, 1)
+    assert chunks((6, 6, 6, 4), 5, ends=True)[-4:] == (2, 2, 2, 0)
+    assert chunks((9, 8, 8, 6), 2, ends=True) == (5, 4, 4, 4, 4, 4, 4, 2)
+    assert chunks((4, 4, 3, 2), 2, ends=True, apart=True) == (2, 2, 2, 2, 2, 2, 1, 0)
+
+
+@given(st.data())
+def test_phases_take_as_long_as_the_fullest_stage(data: st.DataObject) -> None:
+    """All ranks run virtual stage v at about the same time, as long as the slowest of them takes."""
+    pp, vpp, ends = data.draw(st.integers(3, 8)), data.draw(st.integers(1, 6)), data.draw(st.booleans())
+    least = [max(1, vpp - ends * (rank in (0, pp - 1))) for rank in range(pp)]
+    counts = [data.draw(st.integers(few, few + 9)) for few in least]
+    sizes = chunks(counts, vpp, ends=ends)
+    assert [sum(sizes[rank::pp]) for rank in range(pp)] == counts
+    assert all(size >= (1 - ends * (chunk in (0, pp * vpp - 1))) for chunk, size in enumerate(sizes) if vpp > 1)
+    assert sum(max(sizes[first : first + pp]) for first in range(0, pp * vpp, pp)) == max(*counts, vpp)
 
 
 def test_a_layout_that_does_not_fit_may_fit_when_its_stages_are_balanced() -> None:
