@@ -151,6 +151,12 @@ def whole_sets(layouts: Layouts) -> Layouts:
     return replace(layouts, recompute=usual_set(layouts), recompute_layers=np.zeros_like(layouts.recompute))
 
 
+def nothing_again(layouts: Layouts) -> Layouts:
+    """The layouts where no layer is computed again."""
+    nothing = np.zeros_like(layouts.recompute)
+    return replace(layouts, recompute=nothing, recompute_layers=nothing)
+
+
 def shard_groups(layouts: Layouts) -> tuple[Column, Column]:
     """Ranks over which ZeRO shards the dense states and the experts' states, float64 columns.
 

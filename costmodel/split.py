@@ -10,7 +10,7 @@ from itertools import groupby
 import numpy as np
 
 from costmodel.layer_counts import even_layers, fill_layers, layer_weights, split_layers
-from costmodel.layouts import Column, Layouts, whole_sets
+from costmodel.layouts import Column, Layouts, nothing_again
 from costmodel.model import Model
 from costmodel.schedule import is_dual
 
@@ -64,7 +64,7 @@ class StageTable:
     layers: dict[tuple[int, int], tuple[int, ...]]
     lookup: Column = field(repr=False)
     given: bool = False
-    """whether its contents say what is computed again beyond the layouts' usual sets"""
+    """whether its contents say all that is computed again, whatever set the layouts have"""
 
     @property
     def extras(self) -> tuple[str, ...]:
@@ -73,8 +73,8 @@ class StageTable:
         return tuple(name for name in self.columns if name not in usual and not name.startswith("mirror_"))
 
     def told(self, layouts: Layouts) -> Layouts:
-        """The layouts, whose `recompute_layers` do not count where the contents are given."""
-        return whole_sets(layouts) if self.given else layouts
+        """The layouts, whose own recomputation does not count where the contents are given."""
+        return nothing_again(layouts) if self.given else layouts
 
     @property
     def kinds(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 from costmodel.estimate import Estimate
@@ -28,6 +28,8 @@ class Assignment:
     seconds    forward and backward of a micro-batch on the slowest stage
     bound      what no assignment can be faster than, proven; equal to `seconds` if that is optimal, 0 if nothing is
     optimal    whether CP-SAT proved every part of the choice
+    own        whether every stage has the layout's own recomputation, multi-token prediction included; else that keeps
+               everything
     """
 
     chunks: tuple[int, ...]
@@ -37,6 +39,7 @@ class Assignment:
     seconds: float
     bound: float
     optimal: bool
+    own: bool = False
 
     @property
     def layers(self) -> tuple[int, ...]:
@@ -52,7 +55,10 @@ class Assignment:
     @property
     def table(self) -> StageTable:
         """What `estimate` takes."""
-        return given_table(self.stages, self.layers)
+        if not self.own:
+            return given_table(self.stages, self.layers)
+        bare = [{name: count for name, count in stage.items() if ":" not in name} for stage in self.stages]
+        return replace(given_table(bare, self.layers), given=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +93,9 @@ def closed_form_of(problem: Problem, row: Mapping[str, int], seconds: float) -> 
     partial, stages = row["recompute_layers"], contents(problem.model, counts)
     base = 0 if partial else row["recompute"]
     if partial:
-        stages = [stage | _again(problem.model, stage, row["recompute"], partial) for stage in stages]
+        has = {"dense": problem.model.dense_layers, "moe": problem.model.moe_layers}
+        kinds, code = [kind for kind, layers in has.items() if layers], row["recompute"]
+        stages = [stage | again(kinds, stage["dense"], stage["moe"], code, partial) for stage in stages]
     return Assignment(
         chunks=chunks(counts, row["vpp"], ends=problem.profile.embedding_loss_as_layers and row["vpp"] > 1),
         mtp=row["pp"] * row["vpp"] - 1,
@@ -96,6 +104,7 @@ def closed_form_of(problem: Problem, row: Mapping[str, int], seconds: float) -> 
         seconds=seconds,
         bound=0.0,
         optimal=False,
+        own=True,
     )
 
 
@@ -117,12 +126,11 @@ def held(model: Model, chunks: Sequence[int], mtp: int, again: Sequence[Contents
     return tuple(stages)
 
 
-def _again(model: Model, stage: Contents, code: int, layers: int) -> Contents:
+def again(kinds: Sequence[str], dense: int, moe: int, code: int, layers: int) -> Contents:
     """The layers by kind of which a recompute set holds for the first `layers` of a stage, the dense ones before."""
-    dense = min(layers, stage["dense"])
-    found = {"dense": dense, "moe": min(layers - dense, stage["moe"])}
-    has = {"dense": model.dense_layers, "moe": model.moe_layers}
-    return {f"{kind}:{code}": count for kind, count in found.items() if has[kind]}
+    first = min(layers, dense)
+    found = {"dense": first, "moe": min(layers - first, moe)}
+    return {f"{kind}:{code}": found[kind] for kind in kinds}
 
 
 def by_set(stage: Contents, base: int, sets: int) -> tuple[int, ...]:

@@ -18,9 +18,10 @@ from search.stages import assign
 T = TypeVar("T")
 
 
-def balance(problem: Problem, layout: Layouts) -> Balanced | None:
-    """The balanced stages of the one row of `layout`; None if no assignment fits into memory."""
-    usual, found = estimate(problem, layout), assign(problem, layout)
+def balance(problem: Problem, layout: Layouts, *, own: bool = False) -> Balanced | None:
+    """The balanced stages of the one row of `layout`, with `own` of its layers alone, each stage computing again what
+    the layout says; None if no assignment fits into memory."""
+    usual, found = estimate(problem, layout), assign(problem, layout, own=own)
     closed = closed_form_of(problem, layout.row(0), np.nan)
     fits = problem.cluster.gpu.usable_memory - float(usual.memory_headroom[0]) <= problem.memory_limit
     if found is not None:

@@ -111,13 +111,17 @@ def run_explain(arguments: Namespace) -> int:
 
     stored = _is_file(arguments)
     chosen = stored_layout(arguments.model, arguments.rank or 1) if stored else typed_layout(arguments)
-    found = explain(chosen.problem, chosen.layout, chosen.space, chosen.stages, place=chosen.place, among=chosen.among)
+    found = explain(
+        chosen.problem, chosen.layout, chosen.space, chosen.stages,
+        place=chosen.place, among=chosen.among, keep=arguments.keep_recompute,
+    )  # fmt: skip
     lines, more = _others(arguments, chosen)
     if arguments.json:
         put(json.dumps(to_json(found) | more, indent=2))
     else:
-        stages = list(narrative.balanced(found)) if arguments.stages else []
-        alone = bool(lines or arguments.stages)
+        asked = arguments.stages or arguments.keep_recompute
+        stages = list(narrative.balanced(found)) if asked else []
+        alone = bool(lines or asked)
         put("\n".join([*narrative.heading(found), *stages, *lines] if alone else narrative.explanation(found)))
     for warning in found.warnings:
         say(warning)
@@ -275,7 +279,7 @@ def _check_explain(arguments: Namespace) -> None:
         )
 
 
-EITHER = ("model", "rank", "json", "stages", "against", "neighbours")
+EITHER = ("model", "rank", "json", "stages", "keep_recompute", "against", "neighbours")
 """Arguments of `explain` that go with a file, too."""
 
 

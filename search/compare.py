@@ -229,17 +229,18 @@ def _facts(problem: Problem, layout: Layouts, given: Assignment | None) -> tuple
     slowest = stages.only(int(passes_of(problem, layout, stages).slowest[0])).kind(0, stages.rows(layout))
     neediest_ = neediest(problem, layout, stages)
     how = {"stages": "balanced by CP-SAT" if given else "as the closed form has them"}
+    base = 0 if given and not given.own else int(usual_set(layout)[0])
     return (
-        _time_facts(problem, layout, _on_stage(problem, layout, slowest, "slowest"), how),
-        _memory_facts(problem, layout, _on_stage(problem, layout, neediest_, "neediest")),
+        _time_facts(problem, layout, _on_stage(problem, base, slowest, "slowest"), how),
+        _memory_facts(problem, layout, _on_stage(problem, base, neediest_, "neediest")),
     )
 
 
-def _on_stage(problem: Problem, layout: Layouts, stage: Mapping[str, Column], name: str) -> tuple[Facts, Facts]:
+def _on_stage(problem: Problem, base: int, stage: Mapping[str, Column], name: str) -> tuple[Facts, Facts]:
     """The layers of a stage, and the recompute sets that they have."""
     names = [part for part in stage if f"mirror_{part}" in stage]
     count = {part: int(stage[part][0] + stage[f"mirror_{part}"][0]) for part in names}
-    counts = by_set(count, int(usual_set(layout)[0]), len(problem.profile.recompute))
+    counts = by_set(count, base, len(problem.profile.recompute))
     used = [(found, choice.name) for found, choice in zip(counts, problem.profile.recompute, strict=True) if found]
     again = used[0][1] if len(used) == 1 else ", ".join(f"{found} {choice}" for found, choice in used) or "no layer"
     return {f"layers of the {name} stage": f"{count['dense'] + count['moe']}"}, {"recompute": again}

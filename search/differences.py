@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from textwrap import wrap
 
 from hardware.units import format_bytes, format_seconds
 from search.assignment import closed_form, recomputed
 from search.compare import Comparison, Difference, shown
 from search.explain import headline, layout_json, stages_json
-from search.narrative import runs, same
-from search.table import WIDTH
+from search.narrative import folded, runs, same
 
 TERMS = 5
 """Terms of time and of memory that are told."""
@@ -102,4 +100,4 @@ def _name(one: Difference) -> str:
 
 
 def _line(name: str, text: str, width: int = 33) -> Iterator[str]:
-    yield from wrap(text, WIDTH, initial_indent=f"   {name:<{width}}", subsequent_indent=" " * (width + 3))
+    yield from folded(text, f"   {name:<{width}}", " " * (width + 3))

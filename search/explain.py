@@ -29,6 +29,8 @@ class Explanation(Scored):
     grounds: Mapping[str, Basis]
     place: tuple[int, int] | None = None
     among: str = ""
+    keep: bool = False
+    """whether balancing keeps the recomputation that was asked for"""
 
     @property
     def feasible(self) -> bool:
@@ -57,7 +59,7 @@ class Explanation(Scored):
 
         if any(rule != "memory" for rule, _ in self.broken):
             return None
-        return balance(self.problem, self.layout)
+        return balance(self.problem, self.layout, own=self.keep)
 
     @property
     def assignment(self) -> Assignment:
@@ -81,11 +83,11 @@ class Explanation(Scored):
 
 def explain(
     problem: Problem, layout: Layouts, space: SearchSpace, given: Assignment | None = None,
-    *, place: tuple[int, int] | None = None, among: str = "",
+    *, place: tuple[int, int] | None = None, among: str = "", keep: bool = False,
 ) -> Explanation:  # fmt: skip
     """Explain the one row of `layout`; `space` gives the rules, `place` its rank and how many there are `among`.
 
-    `given` are its stages where they are not the closed form's.
+    `given` are its stages where they are not the closed form's; balancing will `keep` its recomputation.
     """
     stages = given.table if given else problem.split([int(layout.pp[0])])
     cost = estimate(problem, layout, stages)
@@ -99,6 +101,7 @@ def explain(
         broken=tuple(violations(_decisive(rules(problem, space)), row)),
         place=place,
         among=among,
+        keep=keep,
     )
 
 

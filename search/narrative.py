@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
-from itertools import groupby
 from textwrap import wrap
 
 from costmodel.interval import uncovered
 from costmodel.layouts import CODED, RANK_ORDERS, SCHEDULES
+from costmodel.problem import Problem
 from hardware.units import format_bytes, format_decimal_bytes, format_seconds
 from search import grounds
 from search.assignment import Assignment, layout_string, recomputed
 from search.explain import Explanation
 from search.placement import order, orders
+from search.possible import recompute_choices
 from search.scored import Row, Step
 from search.table import FORMATS, WIDTH, measure, title
 
@@ -51,8 +52,9 @@ def balanced(it: Explanation) -> Iterator[str]:
     stages, usual, cost = found.assignment, found.usual, found.cost
     other = "the closed-form stages" if it.given else "the layers above"
     yield ""
-    yield f"Stages balanced by CP-SAT: {_proof(stages)}"
-    yield from _wrapped("layers per stage", runs(stages.layers))
+    yield f"Stages balanced by CP-SAT: slowest stage {format_seconds(stages.seconds)} a micro-batch"
+    yield from _wrapped("proven", _proof(it, stages))
+    yield from _wrapped("layers per stage", _placed(it.problem, stages))
     yield from _wrapped("computed again", same(recomputed(it.problem, stages)))
     step, room = format_seconds(float(cost.step_time[0])), format_bytes(float(cost.memory_headroom[0]))
     was = f"step {format_seconds(float(usual.step_time[0]))}, headroom {format_bytes(float(usual.memory_headroom[0]))}"
@@ -66,21 +68,54 @@ def balanced(it: Explanation) -> Iterator[str]:
     yield from _wrapped("Megatron layout", layout_string(stages, it.problem.model.mtp_layers))
 
 
-def _proof(stages: Assignment) -> str:
-    slowest = f"slowest stage {format_seconds(stages.seconds)} a micro-batch"
-    if stages.gap < 1e-5:
-        return f"{slowest}, proven: none is faster"
-    return f"{slowest}, at most {stages.gap:.1%} above what is possible"
+def _proof(it: Explanation, stages: Assignment) -> str:
+    """What is proven of these stages, and what is not."""
+    sets = it.problem.profile.recompute
+    names = [sets[code].name for code in recompute_choices(it.problem, it.axis("recompute"))]
+    over = f"no split of the layers and no choice of {listed(names)} for each of them"
+    if it.keep:
+        over = f"no split of the layers, with recompute {_asked(it)},"
+    faster = "has a faster slowest stage"
+    if stages.gap >= 1e-5:
+        faster = f"has a slowest stage faster by more than {stages.gap:.1%}"
+    return f"{over} {faster}; not that the step is the fastest"
+
+
+def listed(names: Sequence[str]) -> str:
+    """ "none, selective or full"."""
+    return " or ".join([*([", ".join(names[:-1])] if names[1:] else []), *names[-1:]])
 
 
 def same(texts: Iterable[str]) -> str:
-    """Equal neighbours told once: "3 x (2 none, 1 full), 4 none"."""
-    runs = [(text, len(list(same))) for text, same in groupby(texts)]
-    return "; ".join(f"{count} x ({text})" if count > 1 else text for text, count in runs)
+    """What stages have, equal ones told once: "stages 1-2, 4: 2 none, 1 full; stage 3: 3 none"."""
+    where: dict[str, list[int]] = {}
+    for stage, text in enumerate(texts, 1):
+        where.setdefault(text, []).append(stage)
+    if len(where) == 1:
+        return f"{next(iter(where))} on every stage"
+    return "; ".join(f"stage{'s' * (len(stages) > 1)} {_ranges(stages)}: {text}" for text, stages in where.items())
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """(1, 2, 3, 5) -> "1-3, 5"."""
+    ends: list[list[int]] = []
+    for number in numbers:
+        if ends and ends[-1][1] == number - 1:
+            ends[-1][1] = number
+        else:
+            ends.append([number, number])
+    return ", ".join(f"{first}-{last}" if last > first else f"{first}" for first, last in ends)
+
+
+def folded(text: str, first: str = "", rest: str = "") -> list[str]:
+    """The text in lines that break at spaces alone: what a user may paste back stays whole."""
+    return wrap(
+        text, WIDTH, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False, break_long_words=False
+    )
 
 
 def _wrapped(name: str, text: str) -> Iterator[str]:
-    yield from wrap(text, WIDTH, initial_indent=f"   {name:<18}", subsequent_indent=" " * 21, break_on_hyphens=False)
+    yield from folded(text, f"   {name:<18}", " " * 21)
 
 
 def _time(it: Explanation) -> Iterator[str]:
@@ -113,14 +148,13 @@ def _summary(it: Explanation) -> Iterator[str]:
     """The layout, then its speed; a layout that does not fit has none."""
     cost, row = it.cost, it.layout.row(0)
     degrees = [
-        f"{axis} {value}" for axis, value in row.items() if axis not in ("recompute", "recompute_layers", *CODED)
+        f"{axis.replace('_', ' ')} {value}"
+        for axis, value in row.items()
+        if axis not in ("recompute", "recompute_layers", *CODED)
     ]
-    recompute = it.problem.profile.recompute_name(row["recompute"], row["recompute_layers"])
-    recompute += " layers of each stage" if row["recompute_layers"] else ""
-    said = ", ".join([*degrees, f"recompute {recompute}", SCHEDULES[it.axis("schedule")]]).replace("_", " ")
-    yield from wrap(said, WIDTH, subsequent_indent="   ", break_on_hyphens=False)
+    yield from folded(", ".join([*degrees, f"recompute {_asked(it)}", SCHEDULES[it.axis("schedule")]]), rest="   ")
     yield from _stages(it)
-    yield from wrap(f"ranks: {_ranks(it)}", WIDTH, subsequent_indent="   ", break_on_hyphens=False)
+    yield from folded(f"ranks: {_ranks(it)}", rest="   ")
     if it.place:
         yield f"rank {it.place[0]} of {it.place[1]} {it.among}"
     for rule, because in it.broken:
@@ -134,16 +168,27 @@ def _summary(it: Explanation) -> Iterator[str]:
         yield UNFIT
 
 
+def _asked(it: Explanation) -> str:
+    """The layout's recomputation: "full in 3 layers of each stage"."""
+    layers = it.axis("recompute_layers")
+    return it.problem.profile.recompute_name(it.axis("recompute"), layers) + " layers of each stage" * (layers > 0)
+
+
 def _stages(it: Explanation) -> Iterator[str]:
     """What each stage holds, as the figures have it."""
-    depths, found, pp = it.problem.model.mtp_layers, it.assignment, it.axis("pp")
+    said = f"layers per stage: {_placed(it.problem, it.assignment)}"
+    if it.given:
+        said += f"; computed again: {same(recomputed(it.problem, it.given))}"
+        said += f"; balanced by CP-SAT: step {-it.gain:+.1%} against the closed-form split"
+    yield from folded(said, rest="   ")
+
+
+def _placed(problem: Problem, found: Assignment) -> str:
+    """Layers of each stage, and where the MTP modules are: "15 x 4, 1, the last + 1 MTP module"."""
+    pp, depths = len(found.stages), problem.model.mtp_layers
     place = found.mtp % pp
     last = "the last" if place == pp - 1 else f"stage {place + 1}"
-    said = f"layers per stage: {runs(it.layers)}" + (f", {last} + {_depths(depths)}" if depths else "")
-    if it.given:
-        said += f"; computed again: {same(recomputed(it.problem, found))}"
-        said += f"; balanced by CP-SAT: step {-it.gain:+.1%} against the closed-form split"
-    yield from wrap(said, WIDTH, subsequent_indent="   ", break_on_hyphens=False)
+    return runs(found.layers) + (f", {last} + {_depths(depths)}" if depths else "")
 
 
 def _sure(it: Explanation) -> Iterator[str]:

@@ -212,8 +212,10 @@ def add_explain(parser: argparse.ArgumentParser) -> None:
     add_job(parser, required=False)
     add_axes(parser, many=False)
     parser.add_argument("--rank", type=count, metavar="K", help="row of FILE to explain; default: 1")
-    alone = "the stages as CP-SAT balances them, without the six steps"
+    alone = "the stages as CP-SAT balances them, layers and recompute sets, without the six steps"
     parser.add_argument("--stages", action="store_true", help=alone)
+    keep = "--stages of the layers alone: every stage keeps --recompute and --recompute-layers, as frameworks launch it"
+    parser.add_argument("--keep-recompute", action="store_true", help=keep)
     other = "another row of FILE, or changes (tp=4,recompute=full): where time and memory differ; without the steps"
     parser.add_argument("--against", type=_other, metavar="K|AXIS=VALUE,..", help=other)
     near = "the layouts one axis away: better or worse by how much, and through which term; without the steps"

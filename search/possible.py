@@ -51,6 +51,15 @@ def recompute_codes(problem: Problem, *, free: bool = False) -> tuple[int, ...]:
     return tuple(sorted(chosen.values()))
 
 
+def recompute_choices(problem: Problem, own: int) -> tuple[int, ...]:
+    """Codes of the sets that a stage may choose from: the declared ones that differ on this model, and a layout's own
+    where it differs from all of these."""
+    known = recompute_codes(problem)
+    sets = [problem.profile.recompute[code] for code in (*known, own)]
+    made = [("full",) if one.full else applicable(problem, one) for one in sets]
+    return known if made[-1] in made[:-1] else tuple(sorted((*known, own)))
+
+
 def divisors(number: int) -> tuple[int, ...]:
     """All divisors, rising."""
     low = [n for n in range(1, int(number**0.5) + 1) if number % n == 0]

@@ -1,27 +1,28 @@
 """What a stage costs with so many layers, and its fastest recomputation that fits: the columns of CP-SAT's table.
 
-Times and bytes are the cost model's, per unit of what a stage holds. A DualPipe rank holds two stages; as recomputing a
-layer takes as long on either and frees most on the earlier one, it recomputes there first.
+Times and bytes are the cost model's, per unit of what a stage holds. A layer may be computed again by any declared set
+of the profile, or by the layout's own, whatever set the layout starts from; multi-token prediction keeps everything.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from itertools import pairwise, product
 
 import numpy as np
 
 from costmodel.flight import in_flight
 from costmodel.held import quantities
-from costmodel.layouts import SCHEDULES, Column, Layouts, whole_sets
+from costmodel.layouts import SCHEDULES, Column, Layouts, nothing_again, whole_sets
 from costmodel.memory import fragmentation, outside
 from costmodel.passes import unit_passes
 from costmodel.problem import Problem
 from costmodel.split import MOVED, Contents, contents
 from costmodel.unit_memory import unit_bytes
+from search.assignment import again
+from search.possible import recompute_choices
 
 KIB = 1024.0
 TICKS = 1e6
@@ -43,13 +44,22 @@ class Choice:
     again: tuple[Contents, ...]
 
 
-class Choices:
-    """What the ranks of one layout may hold."""
+@dataclass(frozen=True, slots=True)
+class _Ways:
+    """Ways to compute layers again: how many each set has, shape (ways, sets), and what that takes more, in seconds
+    and in bytes of a micro-batch in flight, shape (ways, 2); the fastest first."""
 
-    def __init__(self, problem: Problem, layout: Layouts) -> None:
-        own, layout, model = int(layout.recompute[0]), whole_sets(layout), problem.model
-        row = layout.row(0)
-        self.problem, self.pp, self.vpp, self.base = problem, row["pp"], row["vpp"], row["recompute"]
+    counts: Column
+    sums: Column
+
+
+class Choices:
+    """What the ranks of one layout may hold; with `own` every stage keeps the layout's recomputation."""
+
+    def __init__(self, problem: Problem, layout: Layouts, *, own: bool = False) -> None:
+        row, model = layout.row(0), problem.model
+        layout = whole_sets(layout) if own else nothing_again(layout)
+        self.problem, self.pp, self.vpp, self.base = problem, row["pp"], row["vpp"], int(layout.recompute[0])
         self.count, self.dual = self.pp * self.vpp, row["schedule"] == SCHEDULES.index("dualpipe")
         self.ends = problem.profile.embedding_loss_as_layers and self.vpp > 1
         self.may_part = (
@@ -59,10 +69,10 @@ class Choices:
             (one, self.pp - 1 - one) if self.dual else (one,) for one in range(self.pp // (1 + self.dual))
         ]
         self.kinds = [kind for kind, held in (("dense", model.dense_layers), ("moe", model.moe_layers)) if held]
-        known = {problem.profile.recompute_code(name) for name in ("none", "selective", "full")}
-        if own not in known and own != self.base:
-            known = known - {problem.profile.recompute_code("selective")} | {own}
-        self.others = sorted(known - {self.base})
+        self.own, self.some = own, row["recompute_layers"]
+        self.others = [code for code in recompute_choices(problem, row["recompute"]) if code != self.base]
+        if own:
+            self.others = [row["recompute"]] * (self.some > 0)
         self.extras = [f"{kind}:{code}" for code in self.others for kind in self.kinds]
         passes = unit_passes(problem, layout, [*self.extras, MOVED])
         self.seconds = {name: forward + backward for name, (forward, backward, _) in passes.items()}
@@ -72,6 +82,7 @@ class Choices:
         self.flight = [float(in_flight(layout, np.array([float(one)]), batches)[0]) for one in range(self.pp)]
         self.free = (problem.memory_limit - outside(problem)) / float(1.0 + fragmentation(problem, np.ones(1))[0])
         self.most = min(model.layers, 2 * math.ceil(model.layers / self.pp) + 2)
+        self.fronts: dict[tuple[str, int, int], _Ways] = {}
         self.slowest = self._reached()
         self.possible = {rank: self._possible(rank) for rank in self.ranks}
 
@@ -139,75 +150,126 @@ class Choices:
 
     def _least_time(self, rank: tuple[int, ...], held: Held, apart: bool) -> float:
         """Seconds that a rank needs at least, whatever is computed again."""
+        if self.own:
+            return self._time(rank, held, apart, self.kept(held))
+        saved = {kind: min([0.0, *(self.seconds[f"{kind}:{code}"] for code in self.others)]) for kind in self.kinds}
         layers = {kind: sum(stage[number] for stage in held) for number, kind in enumerate(("dense", "moe"))}
-        saved = {kind: min(0.0, *(self.seconds[f"{kind}:{code}"] for code in self.others)) for kind in self.kinds}
         fastest = sum(saved[kind] * layers[kind] for kind in self.kinds) / (1 + self.dual)
-        return float(self._time(rank, layers, {}, apart)) + fastest
+        return self._time(rank, held, apart) + fastest
 
     def best(self, rank: tuple[int, ...], held: Held, apart: bool) -> Choice | None:
         """The fastest recomputation with which the rank fits, of equals the one that needs least; None if none fits."""
-        total = tuple(sum(stage[number] for stage in held) for number in (0, 1))
-        by_kind = dict(zip(("dense", "moe"), total, strict=True))
-        tables = [_mixes(by_kind[kind], len(self.others)) for kind in self.kinds]
-        index = np.indices([len(table) for table in tables]).reshape(len(tables), -1)
-        again = {
-            f"{kind}:{code}": table[rows, number]
-            for kind, table, rows in zip(self.kinds, tables, index, strict=True)
-            for number, code in enumerate(self.others)
-        }
-        time, need = self._time(rank, by_kind, again, apart), self._need(rank, held, again, apart)
-        fits = np.flatnonzero(need <= self.free)
+        free = self.free - self._bare(rank, held, apart)
+        ways = [self.kept(held)] if self.own else list(self._ways(rank, held, free))
+        if not ways:
+            return None
+        costs = [(self._time(rank, held, apart, way), self._need(rank, held, apart, way), way) for way in ways]
+        time, need, again = min(costs, key=lambda cost: (round(cost[0] / self.tick), cost[1]))
+        return Choice(round(time / self.tick), math.ceil(need / KIB), again) if need <= self.free else None
+
+    def kept(self, held: Held) -> tuple[Contents, ...]:
+        """The layers that the layout's own set computes again."""
+        return tuple(
+            again(self.kinds, dense, moe, self.others[0], self.some) if self.others else {} for dense, moe in held
+        )
+
+    def _ways(self, rank: tuple[int, ...], held: Held, free: float) -> Iterator[tuple[Contents, ...]]:
+        """The fastest ways to compute layers again that take no more than what is `free`, for each of the extras that
+        may be the last one that is used: what is held at one time is its."""
+        if free >= 0.0:
+            yield tuple(Contents() for _ in held)
+            if min((self.seconds[name] for name in self.extras), default=0.0) >= 0.0:
+                return
+        for top, name in enumerate(self.extras):
+            for place, stage in enumerate(held):
+                number = name.startswith("moe")
+                if stage[number]:
+                    rest = [list(one) for one in held]
+                    rest[place][number] -= 1
+                    taken = self.bytes[f"some {name}"] + self.flight[rank[place]] * self.bytes[f"{name} in flight"]
+                    found = self._within(rank, rest, self.extras[: top + 1], free - taken)
+                    if found:
+                        found[place][name] = found[place].get(name, 0) + 1
+                        yield found
+
+    def _within(
+        self, rank: tuple[int, ...], held: Sequence[Sequence[int]], names: Sequence[str], left: float
+    ) -> tuple[Contents, ...] | None:
+        """The fastest way to give layers the first of the extras that has at most `left` bytes in flight."""
+        groups = [
+            (self._front(kind, count, len([name for name in names if name.startswith(kind)])), place, kind)
+            for place, stage in enumerate(held)
+            for kind, count in zip(("dense", "moe"), stage, strict=True)
+            if count
+        ]
+        sums, picks = np.zeros((1, 2)), np.zeros((1, 0), dtype=np.int64)
+        for number, (front, place, _) in enumerate(groups):
+            more = front.sums * (1.0, self.flight[rank[place]])
+            if number == len(groups) - 1:  # of each sum so far, the fastest that leaves no more than is free
+                second = len(more) - np.searchsorted(more[::-1, 1], left - sums[:, 1], side="right")
+                first = np.flatnonzero(second < len(more))
+                second = second[first]
+                sums = sums[first] + more[second]
+            else:
+                both = (sums[:, None] + more[None]).reshape(-1, 2)
+                kept = _front(both)
+                (first, second), sums = np.divmod(kept, len(more)), both[kept]
+            picks = np.column_stack([picks[first], second])
+        fits = np.flatnonzero(sums[:, 1] <= left)
         if not len(fits):
             return None
-        at = fits[np.lexsort([need[fits], np.round(time[fits] / self.tick)])[0]]
-        chosen = {name: column[[at]] for name, column in again.items()}
-        stages = tuple(
-            {name: int(count[0]) for name, count in self._on(place, held, chosen).items()} for place in range(len(rank))
-        )
-        return Choice(round(float(time[at]) / self.tick), math.ceil(need[at] / KIB), stages)
+        best = fits[np.lexsort((sums[fits, 1], np.round(sums[fits, 0] / self.tick)))[0]]
+        found = [Contents() for _ in held]
+        for (front, place, kind), pick in zip(groups, picks[best], strict=True):
+            for code, count in zip(self.others, front.counts[pick].tolist(), strict=False):
+                found[place][f"{kind}:{code}"] = count
+        return tuple(found)
 
-    def _time(
-        self, rank: tuple[int, ...], layers: Mapping[str, int], again: Mapping[str, Column], apart: bool
-    ) -> Column:
+    def _front(self, kind: str, layers: int, sets: int) -> _Ways:
+        """The ways to give layers of a kind to the first sets of which none is as fast with as little in flight."""
+        key = kind, layers, sets
+        if key not in self.fronts:
+            costs = [(self.seconds[f"{kind}:{c}"], self.bytes[f"{kind}:{c} in flight"]) for c in self.others[:sets]]
+            counts = np.zeros((1, len(costs)), dtype=np.int64)
+            if layers and costs:
+                before = self._front(kind, layers - 1, sets).counts
+                counts = np.concatenate([before, *(before + one for one in np.eye(len(costs), dtype=np.int64))])
+            sums = np.zeros((len(counts), 2))
+            for number, cost in enumerate(costs):
+                sums += counts[:, number, None] * np.array(cost)
+            kept = _front(sums)
+            self.fronts[key] = _Ways(counts[kept], sums[kept])
+        return self.fronts[key]
+
+    def _time(self, rank: tuple[int, ...], held: Held, apart: bool, again: Sequence[Contents] = ()) -> float:
         """Seconds of a micro-batch; a DualPipe rank runs each of its stages for half of them."""
         depths, last = self.problem.model.mtp_layers, self.pp - 1
-        fixed = sum(self.seconds[kind] * layers[kind] for kind in self.kinds)
-        fixed += self.seconds["embedding"] * (0 in rank) + self.seconds["head"] * (last in rank)
+        layers = {kind: sum(stage[number] for stage in held) for number, kind in enumerate(("dense", "moe"))}
+        total = sum(self.seconds[kind] * layers[kind] for kind in self.kinds)
+        total += self.seconds["embedding"] * (0 in rank) + self.seconds["head"] * (last in rank)
         if depths and last - apart in rank:
-            fixed += depths * (self.seconds["mtp"] - apart * self.seconds["head"])
+            total += depths * (self.seconds["mtp"] - apart * self.seconds["head"])
         if depths and apart and last in rank:
-            fixed += depths * self.seconds["head"]
-        total: Column = np.asarray(fixed + sum(self.seconds[name] * count for name, count in again.items()))
+            total += depths * self.seconds["head"]
+        total += sum(self.seconds[name] * count for stage in again for name, count in stage.items())
         return total / (1 + self.dual)
 
-    def _need(self, rank: tuple[int, ...], held: Held, again: Mapping[str, Column], apart: bool) -> Column:
-        """Bytes allocated."""
-        total: Column = self._ends(rank, held, apart) + np.zeros(len(next(iter(again.values()), np.zeros(1))))
+    def _bare(self, rank: tuple[int, ...], held: Held, apart: bool) -> float:
+        """Bytes allocated where no other set than the usual one computes anything again."""
+        total = self._ends(rank, held, apart)
         for place, one in enumerate(rank):
             for kind, count in zip(("dense", "moe"), held[place], strict=True):
                 if count:
-                    total = total + count * (self.bytes[kind] + self.flight[one] * self.bytes[f"{kind} in flight"])
-            for name, again_here in self._on(place, held, again).items():
-                total = total + self.flight[one] * self.bytes[f"{name} in flight"] * again_here
-        taken = np.zeros(len(total))
-        for name in sorted(self.extras, key=lambda name: (int(name.split(":")[1]), name), reverse=True):
-            some = np.minimum(again[name], 1.0)
-            total = total + some * (1.0 - taken) * self.bytes[f"some {name}"]
-            taken = np.maximum(taken, some)
+                    total += count * (self.bytes[kind] + self.flight[one] * self.bytes[f"{kind} in flight"])
         return total
 
-    def _on(self, place: int, held: Held, again: Mapping[str, Column]) -> dict[str, Column]:
-        """Of the layers computed again on a rank, those on one of its stages: on the first as many as it has."""
-        found = {}
-        for kind, number in (("dense", 0), ("moe", 1)):
-            room: Column = np.array(held[place][number])
-            before: Column = np.array(sum(stage[number] for stage in held[:place]))
-            for code in reversed(self.others if kind in self.kinds else []):
-                count = again[f"{kind}:{code}"]
-                here = np.minimum(np.maximum(count - before, 0), room)
-                found[f"{kind}:{code}"] = here
-                before, room = np.maximum(before - count, 0), room - here
-        return found
+    def _need(self, rank: tuple[int, ...], held: Held, apart: bool, again: Sequence[Contents]) -> float:
+        """Bytes allocated."""
+        total = self._bare(rank, held, apart)
+        for one, stage in zip(rank, again, strict=True):
+            total += sum(self.flight[one] * self.bytes[f"{name} in flight"] * count for name, count in stage.items())
+        there = [name for name in self.extras if any(stage.get(name) for stage in again)]
+        return total + (self.bytes[f"some {there[-1]}"] if there else 0.0)
 
     def _ends(self, rank: tuple[int, ...], held: Held, apart: bool) -> float:
         """Bytes of what a rank holds beside its layers, and of what is there for one layer at a time."""
@@ -231,8 +293,9 @@ def _floats(stage: Mapping[str, int]) -> dict[str, Column]:
     return {name: np.array([float(count)]) for name, count in stage.items()}
 
 
-@cache
-def _mixes(layers: int, sets: int) -> Column:
-    """Every way to give up to `layers` layers to some sets; shape (ways, sets)."""
-    rows = [row for row in product(range(layers + 1), repeat=sets) if sum(row) <= layers]
-    return np.array(rows, dtype=np.int64).reshape(-1, sets)
+def _front(sums: Column) -> Column:
+    """Places of the rows of (seconds, bytes) of which no other has less of both, the fastest first."""
+    order = np.lexsort((sums[:, 1], sums[:, 0]))
+    least = np.minimum.accumulate(sums[order, 1])
+    found: Column = order[np.append(True, least[1:] < least[:-1])]
+    return found

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from costmodel.layouts import Layouts, usual_set
+from costmodel.layouts import Layouts
 from costmodel.passes import passes_of
 from costmodel.problem import Problem
 from costmodel.split import Contents
@@ -71,7 +71,7 @@ def _tells(problem: Problem, row: Mapping[str, Any], found: Assignment) -> bool:
 
 def _assignment(problem: Problem, layout: Layouts, sizes: tuple[int, ...], mtp: int, said: Sequence[str]) -> Assignment:
     """Virtual stages of `sizes` layers, of which `said` tells the recomputation stage by stage."""
-    base, sets = int(usual_set(layout)[0]), len(problem.profile.recompute)
+    base, sets = _nothing(problem), len(problem.profile.recompute)
     bare = held(problem.model, sizes, mtp, [{}] * len(said))
     again = [_again(problem, stage, text, base) for stage, text in zip(bare, said, strict=True)]
     stages = held(problem.model, sizes, mtp, again)

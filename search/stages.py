@@ -30,9 +30,10 @@ LIMIT = 2.0
 """CP-SAT's deterministic time at most for each question; the cases of docs/pipelines.md take a few hundredths."""
 
 
-def assign(problem: Problem, layout: Layouts) -> Assignment | None:
-    """The best assignment for the one row of `layout`; None if none fits into memory (or none is found in time)."""
-    model = _Model(Choices(problem, layout))
+def assign(problem: Problem, layout: Layouts, *, own: bool = False) -> Assignment | None:
+    """The best assignment for the one row of `layout`, with `own` of its layers alone, each stage computing again what
+    the layout says; None if none fits into memory (or none is found in time)."""
+    model = _Model(Choices(problem, layout, own=own))
     solutions = list[cp_sat.CpSolverResponse]()
     for goal in (model.slowest, *model.pace, model.total, model.fullest):
         found = model.cp.least(goal)
@@ -142,6 +143,7 @@ class _Model:
             seconds=value(solution, self.slowest) * choices.tick,
             bound=bound * choices.tick,
             optimal=optimal,
+            own=choices.own,
         )
 
     def _in_phase(self, sizes: Sequence[int], mtp: int) -> Sequence[int]:

@@ -167,7 +167,10 @@ def report(it: Why) -> Iterator[str]:
 def _wrapped(line: str) -> list[str]:
     """A line in lines of WIDTH characters, the later ones indented further."""
     indent = " " * (len(line) - len(line.lstrip()))
-    return wrap(line.strip(), WIDTH, initial_indent=indent, subsequent_indent=f"{indent}   ", break_on_hyphens=False)
+    return wrap(
+        line.strip(), WIDTH, initial_indent=indent, subsequent_indent=f"{indent}   ", break_on_hyphens=False,
+        break_long_words=False,
+    )  # fmt: skip
 
 
 def arguments_of(fix: Fix) -> dict[str, object]:

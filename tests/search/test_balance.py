@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 
 from costmodel.estimate import estimate
 from costmodel.model import load_model
+from search import narrative
 from search.assignment import Balanced, chunks, closed_form, layout_string, recomputed
 from search.balance import balance, balance_frontier
 from search.engine import search
 from search.explain import explain
 from search.frontier import read_frontier, write_parquet
-from search.narrative import explanation
+from search.narrative import explanation, folded, same
 from search.space import load_space
 from search.stages import assign
 from tests.search.test_stages import REAL
@@ -85,7 +86,7 @@ def test_a_layout_that_does_not_fit_may_fit_when_its_stages_are_balanced() -> No
     assert found.chosen
     assert found.gain == 0.0
     assert found.cost.memory_headroom[0] >= 0
-    assert any("full" in text for text in recomputed(wide, found.assignment))
+    assert any("mlp" in text for text in recomputed(wide, found.assignment))
 
 
 @pytest.fixture(scope="module")
@@ -145,11 +146,43 @@ def test_explain_shows_the_balanced_stages() -> None:
     found = explain(job, layout, load_space(job))
     text = "\n".join(explanation(found))
     assert "Stages balanced by CP-SAT: slowest stage" in text
-    assert "proven: none is faster" in text
+    said = "no choice of none, selective, mlp or full for each of them has a faster slowest stage; not that the step"
+    assert said in " ".join(text.split())
     assert "Megatron layout   Et*" in text
     balanced = found.balanced
     assert balanced is not None
     assert f"({-balanced.gain:+.1%})" in text
+
+
+def test_the_recomputation_asked_for_is_kept_on_demand(run) -> None:
+    words = ("--gpus", "1024", "--tp", "8", "--pp", "16", "--recompute", "full", "--recompute-layers", "4")
+    code, out, _ = run("explain", "llama-3.1-405b", "dgx-h100", *words, "--keep-recompute")
+    assert code == 0
+    assert "no split of the layers, with recompute full in 4 layers of each stage, has a faster slowest stage" in out
+    assert re.search(r"computed again +stages 1, 16: 3 none, 4 full; stages 2-15: 4 none, 4 full", out)
+
+
+def test_equal_stages_are_told_once() -> None:
+    assert same(["8 none"] * 4) == "8 none on every stage"
+    assert same(["1 full", "8 none", "8 none", "7 none", "8 none"]) == (
+        "stage 1: 1 full; stages 2-3, 5: 8 none; stage 4: 7 none"
+    )
+
+
+def test_nothing_that_is_pasted_back_is_broken_or_altered(run) -> None:
+    """Names of sets keep their underscores, and a layout string its length."""
+    words = ("--gpus", "1024", "--tp", "8", "--pp", "16", "--recompute", "core_attn+mlp", "--stages")
+    code, out, _ = run("explain", "llama-3.1-405b", "dgx-h100", *words)
+    assert code == 0
+    assert "recompute core_attn+mlp" in " ".join(out.split())
+    text = "E" + "|".join(["t*2,t"] * 60)
+    assert folded(f"Megatron layout {text}")[-1].strip() == text
+
+
+def test_the_balanced_layers_tell_where_multi_token_prediction_is() -> None:
+    job, layout = REAL["V3"]
+    lines = list(narrative.balanced(explain(job, layout, load_space(job))))
+    assert any("layers per stage" in line and "+ 1 MTP module" in line for line in lines)
 
 
 def test_a_split_that_is_best_already_is_said_to_be() -> None:
@@ -171,11 +204,11 @@ def test_search_balances_on_demand(run, tmp_path) -> None:
 def test_ctrl_c_ends_a_search_that_balances_and_leaves_no_file(run, monkeypatch, tmp_path) -> None:
     done = []
 
-    def first(job, layout):
+    def first(job, layout, **how):
         if done:
             signal.raise_signal(signal.SIGINT)
         done.append(layout)
-        return assign(job, layout)
+        return assign(job, layout, **how)
 
     monkeypatch.setattr("search.balance.assign", first)
     job = ("llama-3.1-8b", "dgx-h100", "--gpus", "8", "--global-batch", "32", "--pp", "2,4", "--tp", "1")

@@ -72,7 +72,7 @@ def test_two_rows_that_differ_in_their_stages_are_said_to(file: str, run: Callab
         assert against[name] == rows[usual - 1][name]
     told = run("explain", file, "--rank", f"{usual}", "--against", f"{balanced}").out
     assert re.search(r"stages +balanced by CP-SAT; were as the closed form has them", told)
-    assert re.search(r"computed again +7 x \(5 none\); 1 none; was ", told)
+    assert re.search(r"computed again +stages 1-7: 5 none; stage 8: 1 none; was ", told)
 
 
 def test_neighbours_of_a_balanced_row_are_balanced_too(file: str, run: Callable[..., Outcome]) -> None:

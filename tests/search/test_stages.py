@@ -18,6 +18,7 @@ from costmodel.passes import passes_of, unit_passes
 from costmodel.problem import Problem
 from costmodel.split import Contents, contents, given_table
 from search.assignment import Assignment
+from search.possible import recompute_choices
 from search.stages import assign
 from tests.strategies import models, problem
 
@@ -63,9 +64,13 @@ def test_every_layer_lies_on_one_stage_and_no_stage_exceeds_its_memory(case: tup
 
 
 @settings(max_examples=25, deadline=None)
-@given(pipelines(("1f1b", "zero-bubble")))
-def test_the_slowest_stage_is_as_fast_as_brute_force_finds(case: tuple[Problem, Layouts]) -> None:
+@given(pipelines(("1f1b", "zero-bubble")), st.sets(st.sampled_from(("norms", "selective", "mlp", "moe")), max_size=1))
+def test_the_slowest_stage_is_as_fast_as_brute_force_finds(case: tuple[Problem, Layouts], more: set[str]) -> None:
+    """Over the sets none, full and one more: all of them are too many for brute force."""
     job, layout = case
+    sets = [replace(one, declared=one.name in {"none", "full", *more}) for one in job.profile.recompute]
+    job = replace(job, profile=replace(job.profile, recompute=tuple(sets)))
+    layout = replace(layout, recompute=np.array([0]))
     best, found = brute_force(job, layout), assign(job, layout)
     assert (found is None) == (best is None)
     if found is not None:
@@ -73,8 +78,9 @@ def test_the_slowest_stage_is_as_fast_as_brute_force_finds(case: tuple[Problem, 
 
 
 def brute_force(job: Problem, layout: Layouts) -> float | None:
-    """The fastest slowest stage over all splits and all mixes of recompute sets."""
+    """The fastest slowest stage over all splits and all mixes of the declared recompute sets."""
     pp, seen = int(layout.pp[0]), dict[tuple[int, tuple[int, ...]], float]()
+    codes = recompute_choices(job, 0)[1:]
     best = np.inf
     for stages in pipelines_of(job.model, pp):
         slowest = 0.0
@@ -82,7 +88,7 @@ def brute_force(job: Problem, layout: Layouts) -> float | None:
             key = rank, tuple(stage.values())
             if key not in seen:
                 seen[key] = min(
-                    (cost(job, layout, stages, rank, mixed) for mixed in mixes(stage, layout)), default=np.inf
+                    (cost(job, layout, stages, rank, mixed) for mixed in mixes(stage, codes)), default=np.inf
                 )
             slowest = max(slowest, seen[key])
         best = min(best, slowest)
@@ -101,9 +107,8 @@ def pipelines_of(model: Model, pp: int) -> Iterator[list[Contents]]:
             yield stages
 
 
-def mixes(stage: Contents, layout: Layouts) -> list[Contents]:
-    """The stage with each number of its layers under each of the sets none, selective and full."""
-    codes = [code for code in (0, 2, 5) if code != layout.recompute[0]]
+def mixes(stage: Contents, codes: tuple[int, ...]) -> list[Contents]:
+    """The stage with each number of its layers under each of the sets, which are others than that of no modules."""
     names = [f"{kind}:{code}" for code in codes for kind in ("dense", "moe")]
     ranges = [range(stage[name.split(":")[0]] + 1) for name in names]
     rows = (dict(zip(names, counts, strict=True)) for counts in product(*ranges))
@@ -175,14 +180,41 @@ def test_the_same_layout_gets_the_same_stages() -> None:
     assert assign(*REAL["V3"]) == assign(*REAL["V3"])
 
 
+@pytest.mark.parametrize("recompute", ["none", "norms", "selective", "mlp", "full"])
+def test_the_set_that_a_layout_starts_from_does_not_matter(recompute: str) -> None:
+    """Stages choose from every declared set: some of 405B's layers are best under `mlp`, which nobody asked for."""
+    job, layout = case("llama-3.1-405b", 1024, "megatron", 512, tp=8, pp=16, dp=8, sequence_parallel=1)
+    found = assign(job, replace(layout, recompute=np.array([job.profile.recompute_code(recompute)])))
+    assert found == assign(job, layout)
+    assert found is not None
+    assert any(counts[job.profile.recompute_code("mlp")] for counts in found.recompute)
+
+
+@pytest.mark.parametrize(("recompute", "layers"), [("full", 0), ("full", 3), ("selective", 0), ("none", 0)])
+def test_the_layers_alone_are_balanced_where_that_is_asked(recompute: str, layers: int) -> None:
+    job, layout = case("deepseek-v3", 2048, "megatron", 8192, pp=16, dp=128, ep=64, recompute=recompute)
+    layout = replace(layout, recompute_layers=np.array([layers]))
+    found, usual = assign(job, layout, own=True), estimate(job, layout)
+    if found is None:
+        assert usual.memory_headroom[0] < 0
+        return
+    code = job.profile.recompute_code(recompute)
+    assert [counts[code] for counts in found.recompute] == [min(layers or 61, n) for n in found.layers]
+    own = passes_of(job, layout, found.table).own
+    assert float(own[0, 0] + own[1, 0]) == pytest.approx(found.seconds, rel=1e-5)
+    cost = estimate(job, layout, found.table)
+    assert cost.memory_total[0] <= job.memory_limit
+    closed = passes_of(job, layout, job.split([16])).own
+    assert found.seconds <= float(closed[0, 0] + closed[1, 0]) * (1 + 1e-5) or usual.memory_headroom[0] < 0
+
+
 def test_layers_under_another_set_cost_what_they_cost_as_the_layouts_own() -> None:
     job, layout = REAL["405B recomputed"]
     counts = job.split([16]).split(16)
-    stages = contents(job.model, counts)
-    again = [stage | {"dense:5": stage["dense"]} for stage in stages]
+    again = [stage | {"dense:5": stage["dense"]} for stage in contents(job.model, counts)]
     usual = estimate(job, layout)
-    for each, held in ((layout, stages), (replace(layout, recompute=np.array([0])), again)):
-        found = estimate(job, each, given_table(held, counts))
+    for each in (layout, replace(layout, recompute=np.array([0]))):
+        found = estimate(job, each, given_table(again, counts))
         assert found.step_time[0] == pytest.approx(usual.step_time[0], rel=1e-9)
         assert found.memory_total[0] == pytest.approx(usual.memory_total[0], rel=1e-9)
 
