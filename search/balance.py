@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import fields, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import TypeVar
 
 import numpy as np
@@ -11,17 +11,32 @@ import numpy as np
 from costmodel.estimate import Estimate, estimate
 from costmodel.layouts import AXES, Layouts
 from costmodel.problem import Problem
-from search.assignment import Balanced, closed_form, closed_form_of
+from search.assignment import Assignment, Balanced, closed_form, closed_form_of
 from search.engine import SearchResult
+from search.possible import possible_values, recompute_choices
+from search.rule import violations
+from search.rules import rules
 from search.stages import assign
 
 T = TypeVar("T")
+CLIMB = 16
+"""Steps from the fastest balanced layout to a faster neighbour at most."""
 
 
-def balance(problem: Problem, layout: Layouts, *, own: bool = False) -> Balanced | None:
+Known = dict[tuple[object, ...], Assignment | None]
+"""What was found for layouts, whatever recompute set they start from."""
+
+
+def balance(problem: Problem, layout: Layouts, *, own: bool = False, known: Known | None = None) -> Balanced | None:
     """The balanced stages of the one row of `layout`, with `own` of its layers alone, each stage computing again what
-    the layout says; None if no assignment fits into memory."""
-    usual, found = estimate(problem, layout), assign(problem, layout, own=own)
+    the layout says; None if no assignment fits into memory. What is `known` is not sought again, and added to."""
+    usual, known = estimate(problem, layout), {} if known is None else known
+    row = layout.row(0)
+    fixed = [value for axis, value in row.items() if own or not axis.startswith("recompute")]
+    key = own, *fixed, recompute_choices(problem, row["recompute"])
+    if key not in known:
+        known[key] = assign(problem, layout, own=own)
+    found = known[key]
     closed = closed_form_of(problem, layout.row(0), np.nan)
     fits = problem.cluster.gpu.usable_memory - float(usual.memory_headroom[0]) <= problem.memory_limit
     if found is not None:
@@ -38,30 +53,103 @@ def balance(problem: Problem, layout: Layouts, *, own: bool = False) -> Balanced
     return Balanced(assignment=closed, cost=usual, usual=usual, chosen=False)
 
 
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """How many layouts were balanced, how many of them gained, the largest gain of step time, and the largest gap of a
+    slowest stage to what is proven; shares of these times."""
+
+    layouts: int
+    gained: int
+    most: float
+    gap: float
+
+    def said(self) -> str:
+        """In one line."""
+        gain, proof = "none of them gains", "proven of every slowest stage"
+        if self.gained:
+            gain = f"{self.gained} of them gain, {self.most:.1%} of the step at most"
+        if self.gap >= 1e-5:
+            proof = f"slowest stages within {self.gap:.1%} of a bound"
+        near = "the layouts of the frontier and, from the fastest on, the next vpp and micro-batches"
+        return f"balanced {self.layouts:,} layouts, {near}: {gain}; {proof}"
+
+
+class _Balancing:
+    """Layouts of a search as they are balanced, with what they cost before and after."""
+
+    def __init__(self, result: SearchResult) -> None:
+        self.result, self.known = result, Known()
+        self.rules = [rule for rule in rules(result.problem, result.space) if not rule.name.startswith("memory")]
+        self.rows: list[Layouts] = []
+        self.costs: list[Estimate] = []
+        self.found: list[Balanced | None] = []
+        self.done: dict[tuple[int, ...], Balanced | None] = {}
+
+    def add(self, layout: Layouts) -> None:
+        """Balance a layout, and keep it as it was, if it fits, beside it."""
+        problem = self.result.problem
+        it = balance(problem, layout, known=self.known)
+        self.done[tuple(layout.row(0).values())] = it
+        usual = it.usual if it else estimate(problem, layout)
+        if problem.cluster.gpu.usable_memory - float(usual.memory_headroom[0]) <= problem.memory_limit:
+            self._keep(layout, usual, None)
+        if it and it.chosen:
+            self._keep(layout, it.cost, it)
+
+    def _keep(self, layout: Layouts, cost: Estimate, how: Balanced | None) -> None:
+        self.rows.append(layout)
+        self.costs.append(cost)
+        self.found.append(how)
+
+    def climb(self) -> None:
+        """From the fastest layout to the next values of vpp and micro-batch, until none is faster."""
+        for _ in range(CLIMB):
+            fastest = min(range(len(self.rows)), key=lambda at: (float(self.costs[at].step_time[0]), at))
+            new = [one for one in self._near(self.rows[fastest]) if tuple(one.row(0).values()) not in self.done]
+            for layout in new:
+                self.add(layout)
+            if not new:
+                return
+
+    def _near(self, layout: Layouts) -> Iterator[Layouts]:
+        """The layouts that rules allow with the next vpp or micro-batch, up and down, among those that the user asked
+        for, else among all that are possible."""
+        row, space = layout.row(0), self.result.space
+        for axis in ("vpp", "micro_batch"):
+            asked = axis in space.limits or space.name.endswith(".toml")
+            values = sorted(space.axes[axis] if asked else possible_values(self.result.problem)[axis])
+            below, above = [n for n in values if n < row[axis]], [n for n in values if n > row[axis]]
+            for value in (*below[-1:], *above[:1]):
+                other = row | {axis: value}
+                if not violations(self.rules, other):
+                    yield Layouts.of(**other)
+
+    def tally(self) -> Tally:
+        """What balancing came to."""
+        known = [it for it in self.done.values() if it]
+        gains = [it.gain for it in known if it.gain > 0.0]
+        return Tally(
+            len(self.done), len(gains), max(gains, default=0.0), max((it.assignment.gap for it in known), default=0.0)
+        )
+
+
 def balance_frontier(
     result: SearchResult, top: int = 0, progress: Callable[[int, int], None] | None = None
-) -> SearchResult:
+) -> tuple[SearchResult, Tally]:
     """The result with every layout of its frontier balanced, and the frontier rebuilt from both: what balancing makes
     of a layout, and the layout as it was. Where the search kept every feasible layout, the `top` fastest of these are
-    balanced, too: one that is not on the frontier may come to be."""
-    rows: list[Layouts] = []
-    costs: list[Estimate] = []
-    found: list[Balanced | None] = []
-    wanted = _wanted(result, top)
+    balanced, too: one that is not on the frontier may come to be. So may the neighbours of the fastest one."""
+    work, wanted = _Balancing(result), _wanted(result, top)
     for index, layout in enumerate(wanted):
-        balanced = balance(result.problem, layout)
-        usual = balanced.usual if balanced else estimate(result.problem, layout)
-        kept: list[tuple[Estimate, Balanced | None]] = [(usual, None)]
-        if balanced and balanced.chosen:
-            kept.append((balanced.cost, balanced))
-        for cost, how in kept:
-            rows, costs, found = [*rows, layout], [*costs, cost], [*found, how]
+        work.add(layout)
         if progress:
             progress(index + 1, len(wanted))
-    best = _frontier(rows, costs)
-    layouts = Layouts.from_columns({axis: [int(getattr(rows[at], axis)[0]) for at in best] for axis in AXES})
-    merged = _joined([costs[at] for at in best])
-    return replace(result, frontier=layouts, estimate=merged, balanced=tuple(found[at] for at in best))
+    work.climb()
+    best = _frontier(work.rows, work.costs)
+    layouts = Layouts.from_columns({axis: [int(getattr(work.rows[at], axis)[0]) for at in best] for axis in AXES})
+    merged = _joined([work.costs[at] for at in best])
+    found = tuple(work.found[at] for at in best)
+    return replace(result, frontier=layouts, estimate=merged, balanced=found), work.tally()
 
 
 def _wanted(result: SearchResult, top: int) -> list[Layouts]:

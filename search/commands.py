@@ -48,7 +48,8 @@ def run_search(arguments: Namespace) -> int:
         from search.balance import balance_frontier
 
         with progress("layouts balanced") as show:
-            result = balance_frontier(result, arguments.top, show)
+            result, tally = balance_frontier(result, arguments.top, show)
+        say(tally.said())
     told = {"problem": problem_json(problem), "inputs": settings, "warnings": doubts}
     if result.estimate is None:
         if arguments.json:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise, product
 
 import numpy as np
@@ -17,9 +17,9 @@ from costmodel.flight import in_flight
 from costmodel.held import quantities
 from costmodel.layouts import SCHEDULES, Column, Layouts, nothing_again, whole_sets
 from costmodel.memory import fragmentation, outside
-from costmodel.passes import unit_passes
+from costmodel.passes import parts_of
 from costmodel.problem import Problem
-from costmodel.split import MOVED, Contents, contents
+from costmodel.split import Contents, contents
 from costmodel.unit_memory import unit_bytes
 from search.assignment import again
 from search.possible import recompute_choices
@@ -74,8 +74,7 @@ class Choices:
         if own:
             self.others = [row["recompute"]] * (self.some > 0)
         self.extras = [f"{kind}:{code}" for code in self.others for kind in self.kinds]
-        passes = unit_passes(problem, layout, [*self.extras, MOVED])
-        self.seconds = {name: forward + backward for name, (forward, backward, _) in passes.items()}
+        self.seconds = self._seconds(layout)
         self.tick = max(self.seconds[kind] for kind in self.kinds) / TICKS / (1 + self.dual)
         self.bytes = unit_bytes(problem, layout, self.extras)
         batches = np.maximum(problem.workload.global_batch / (layout.dp * layout.micro_batch), 1.0)
@@ -85,6 +84,20 @@ class Choices:
         self.fronts: dict[tuple[str, int, int], _Ways] = {}
         self.slowest = self._reached()
         self.possible = {rank: self._possible(rank) for rank in self.ranks}
+
+    def _seconds(self, layout: Layouts) -> dict[str, float]:
+        """Forward and backward of a micro-batch through each unit of what stages hold, and what a layer under another
+        set takes more; all sets at once."""
+        codes = np.array([self.base, *self.others])
+        every = replace(layout.take(np.zeros(len(codes), dtype=np.int64)), recompute=codes)
+        parts = parts_of(self.problem, every, [])
+        found = {name: (part.passes[0] + part.passes[1]).tolist() for name, part in parts.items()}
+        more = {
+            f"{kind}:{code}": found[kind][place] - found[kind][0]
+            for place, code in enumerate(self.others, 1)
+            for kind in self.kinds
+        }
+        return {name: seconds[0] for name, seconds in found.items()} | more
 
     def least(self, chunk: int) -> int:
         """Layers that a chunk needs at least where MTP and head share the last one."""

@@ -74,6 +74,8 @@ def report(result: SearchResult, top: int, blocks: str, notes: Iterable[str] = (
     lines.append("best layout for each set of degrees; alike: others on the frontier with the same degrees")
     if "balanced" in more:
         lines.append("balanced: the step with stages by CP-SAT against the closed-form split; mixed: explain shows it")
+        if "no" in more["balanced"]:
+            lines.append("   no: as it was; balanced, it gains nothing or is beaten in both speed and memory")
     lines.append("")
     lines.append(frontier_table(result.problem, layouts, cost, blocks, more))
     if len(first) > top:
@@ -95,7 +97,7 @@ def _balanced(result: SearchResult, found: Sequence[Balanced | None], layouts: L
     ]
     return {
         "recompute": ["mixed" if len(names) > 1 else "".join(names) for names in used],
-        "balanced": [f"{-one.gain:+.1%}" if one else "" for one in found],
+        "balanced": [f"{-one.gain:+.1%}" if one else "no" for one in found],
     }
 
 

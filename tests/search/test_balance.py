@@ -12,14 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodel.estimate import estimate
+from costmodel.layouts import Layouts
 from costmodel.model import load_model
 from search import narrative
 from search.assignment import Balanced, chunks, closed_form, layout_string, recomputed
-from search.balance import balance, balance_frontier
+from search.balance import Tally, balance, balance_frontier
 from search.engine import search
 from search.explain import explain
 from search.frontier import read_frontier, write_parquet
 from search.narrative import explanation, folded, same
+from search.possible import possible_values
+from search.rule import violations
+from search.rules import rules
 from search.space import load_space
 from search.stages import assign
 from tests.search.test_stages import REAL
@@ -97,7 +101,7 @@ def searched():
 
 
 def test_the_rebuilt_frontier_is_a_frontier_and_nowhere_behind_the_first(searched) -> None:
-    found = balance_frontier(searched)
+    found, _ = balance_frontier(searched)
     assert len(found.balanced) == len(found.frontier)
     assert any(found.balanced)
     assert (np.diff(found.estimate.mfu) < 0).all()
@@ -110,13 +114,13 @@ def test_the_rebuilt_frontier_is_a_frontier_and_nowhere_behind_the_first(searche
 def test_the_fastest_layouts_are_balanced_too_where_all_were_kept(searched) -> None:
     kept = search(searched.problem, searched.space, threads=1, keep_all=True)
     done: list[tuple[int, int]] = []
-    found = balance_frontier(kept, 40, lambda at, of: done.append((at, of)))
+    found, _ = balance_frontier(kept, 40, lambda at, of: done.append((at, of)))
     assert done[-1][0] == done[-1][1] > len(kept.frontier)
-    assert found.estimate.mfu[0] >= balance_frontier(searched).estimate.mfu[0]
+    assert found.estimate.mfu[0] >= balance_frontier(searched)[0].estimate.mfu[0]
 
 
 def test_the_file_holds_the_stages_that_its_figures_are_of(searched, tmp_path) -> None:
-    found = balance_frontier(searched)
+    found, _ = balance_frontier(searched)
     write_parquet(tmp_path / "f.parquet", found)
     rows = read_frontier(tmp_path / "f.parquet").rows
     gains = [row["balance_gain"] for row in rows]
@@ -199,6 +203,38 @@ def test_search_balances_on_demand(run, tmp_path) -> None:
     assert rows == read_frontier(path).rows
     assert list(chain.from_iterable(row["layers_per_stage"] for row in rows))
     assert load_model("llama-3.1-8b").layers == sum(rows[0]["layers_per_stage"])
+
+
+def test_no_neighbour_is_faster_than_the_fastest_balanced_layout() -> None:
+    """Even where the search found the slowest layout alone."""
+    case = problem("llama-3.1-405b", gpus=256, global_batch=256)
+    space = load_space(case, limits={"tp": [8], "pp": [8], "recompute": ["full"], "micro_batch": [1, 2]})
+    result = search(case, space, threads=1)
+    start = replace(result, frontier=result.frontier.take(slice(len(result.frontier) - 1, None)))
+    found, tally = balance_frontier(start)
+    assert tally.layouts > 1
+    best = found.frontier.row(0)
+    assert best["micro_batch"] in (1, 2)
+    for axis in ("vpp", "micro_batch"):
+        values = sorted(space.axes[axis] if axis in space.limits else possible_values(case)[axis])
+        place = values.index(best[axis])
+        for value in values[max(0, place - 1) : place + 2]:
+            other = Layouts.of(**best | {axis: value})
+            if value != best[axis] and not violations(rules(case, space), other.row(0)):
+                balanced = balance(case, other)
+                assert balanced is None or balanced.cost.step_time[0] >= found.estimate.step_time[0]
+
+
+def test_a_search_that_balances_says_how_many_and_what_was_gained(run) -> None:
+    job = ("llama-3.1-405b", "dgx-h100", "--gpus", "256", "--tp", "8", "--pp", "16", "--recompute", "full")
+    code, out, err = run("search", *job, "--balance")
+    assert code == 0
+    said = re.search(r"balanced (\d+) layouts, .*: (\d+) of them gain, ([\d.]+)% of the step at most; proven", err)
+    assert said
+    assert int(said[1]) >= int(said[2]) > 0
+    assert "   no: as it was; balanced, it gains" in out
+    none = Tally(layouts=3, gained=0, most=0.0, gap=0.02).said()
+    assert none.endswith("none of them gains; slowest stages within 2.0% of a bound")
 
 
 def test_ctrl_c_ends_a_search_that_balances_and_leaves_no_file(run, monkeypatch, tmp_path) -> None:
