@@ -93,7 +93,8 @@ def estimate(problem: Problem, layouts: Layouts, stages: StageTable | None = Non
     stages = stages or problem.split(np.unique(layouts.pp).tolist())
     needed = memory(problem, layouts, stages)
     passes = passes_of(problem, layouts, stages)
-    spent = spend(problem, layouts, layouts, passes, synchronisation(problem, layouts, stages, passes.slowest))
+    sync = synchronisation(problem, layouts, stages, passes.slowest)
+    spent = spend(problem, layouts, layouts, passes, sync, stages.uneven(layouts, layouts.vpp))
     time, total = spent.terms(problem, passes), seconds_of(problem, spent.own + spent.shared)
     tokens = throughput(problem, total)
     return Estimate(
@@ -129,7 +130,8 @@ def step_time(problem: Problem, layouts: Layouts, stages: StageTable) -> Time:
 
 def step_of(problem: Problem, layouts: Layouts, stages: StageTable, passes: Passes) -> Time:
     """`step_time` where the passes of a micro-batch are known."""
-    spent = spend(problem, layouts, layouts, passes, synchronisation(problem, layouts, stages, passes.slowest))
+    sync = synchronisation(problem, layouts, stages, passes.slowest)
+    spent = spend(problem, layouts, layouts, passes, sync, stages.uneven(layouts, layouts.vpp))
     return spent.terms(problem, passes)
 
 
@@ -167,13 +169,14 @@ class Spent:
         )
 
 
-def spend(problem: Problem, layouts: Layouts, pipeline: Layouts, passes: Passes, sync: Sync) -> Spent:
+def spend(problem: Problem, layouts: Layouts, pipeline: Layouts, passes: Passes, sync: Sync, uneven: Column) -> Spent:
     """Seconds per step, the overhead left out.
 
     `pipeline` is the same table, or gives vpp and schedule for it along a leading axis; `sync` may have another.
+    `uneven` is what `StageTable.uneven` gives for both.
     """
     vpp, pp = pipeline.vpp.astype(np.float64), layouts.pp.astype(np.float64)
-    waits = passes.waits.of(pipeline.schedule, vpp)
+    waits = passes.waits.of(pipeline.schedule, vpp, uneven)
     visible = 1.0 - problem.profile.time.pp_overlap
     sends = schedule.sends(passes.send, passes.micro_batches, pp, vpp, visible)
     sends = sends + 2.0 * problem.profile.time.send * (pp > 1.0) * (vpp * passes.micro_batches + (pp - 1.0))

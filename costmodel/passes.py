@@ -18,6 +18,8 @@ LAYER_AXES = (*WORK_AXES, "recompute", "schedule")
 """Axes that a layer's time depends on (of the schedule, whether it is DualPipe)."""
 END_AXES = (*DENSE_AXES, "sequence_parallel")
 """Axes that the embedding, the head and a multi-token prediction's projection depend on."""
+HEAD = ("mtp", "head", MOVED)
+"""What lies behind the last stage's layers."""
 SEND_AXES = (*DENSE_AXES, "pp", "dp", "rank_order")
 """Axes that a hop of the pipeline depends on."""
 
@@ -82,11 +84,13 @@ def passes_of(
     work = micro_batches * (seen.own[0] + seen.own[1])
     kinds = (np.stack(part) for part in (seen.each, seen.through, seen.later))
     path = schedule.Path(micro_batches, layouts.pp.astype(np.float64), *kinds)
+    beside = {name: parts[name].passes for name in HEAD if name in parts}
+    head = _weighted({name: kind[name] for name in beside}, beside)
     return Passes(
         micro_batches=micro_batches,
         slowest=seen.slowest,
         own=seen.own,
-        waits=path.waits(layouts.schedule if schedules is None else schedules, work),
+        waits=path.waits(layouts.schedule if schedules is None else schedules, work, head[0] + head[1]),
         work=work,
         terms=micro_batches * _on_rank(parts, stage, dual, "terms"),
         send=layouts.once(SEND_AXES, lambda few: traffic.pipeline_send(problem, few)),

@@ -35,22 +35,31 @@ class Waits:
     once: Column
     zero_bubble: Column
     dual: Column
+    full: Column
+    """seconds of uneven virtual stages for each row of `virtual.uneven`, shape (4, N)"""
+    head: Column
+    """seconds by which the slowest other stage and the head take longer than the slowest stage"""
 
-    def of(self, schedules: Column, vpp: Column) -> Column:
-        """Under these schedules; both columns may have a leading axis."""
+    def of(self, schedules: Column, vpp: Column, uneven: Column) -> Column:
+        """Under these schedules, where `virtual.uneven` says what uneven virtual stages add; all columns may have a
+        leading axis."""
         waits = np.zeros(np.broadcast_shapes(schedules.shape, self.plain.shape))
         for number, seconds in enumerate((self.plain, None, self.zero_bubble, self.dual)):
             on = schedules == number
             lines = on.any(axis=-1)
             if lines.any():
-                found = self._interleaved(vpp[lines]) if seconds is None else seconds
+                found = self._interleaved(vpp[lines], uneven[:, lines]) if seconds is None else seconds
                 waits[lines] = np.where(on[lines], np.maximum(found, 0.0), waits[lines])
         return waits
 
-    def _interleaved(self, vpp: Column) -> Column:
+    def _interleaved(self, vpp: Column, uneven: Column) -> Column:
         longest: Column = self.each[0] + self.once[0] / vpp
         for each, once in zip(self.each[1:], self.once[1:], strict=True):
             longest = np.maximum(longest, each + once / vpp)
+        longest = longest + np.maximum(self.head - uneven[3] * self.full[3], 0.0)
+        for part, seconds in zip(uneven[:3], self.full[:3], strict=True):
+            if part.any():
+                longest = longest + part * seconds
         return longest
 
 
@@ -70,8 +79,9 @@ class Path:
     through: Column
     later: Column
 
-    def waits(self, schedules: Column, work: Column) -> Waits:
-        """What the slowest stage, whose own work takes `work` seconds, waits for under each of these schedules.
+    def waits(self, schedules: Column, work: Column, head: Column) -> Waits:
+        """What the slowest stage, whose own work takes `work` seconds, waits for under each of these schedules; `head`
+        are seconds of a micro-batch behind the last stage's layers.
 
         With equal stages of F + B: 1F1B (P-1)(F+B), interleaved (P-1)(F+B)/V, zero-bubble ZB1P (P-1)(F+B-2W), DualPipe
         (P/2-1)(F&B+B-3W) (deepseek-ai/DualPipe README; B the full backward pass). With others a path stays on a stage,
@@ -82,7 +92,7 @@ class Path:
         several, nothing = self.pp > 1.0, np.zeros_like(work)
         lines = np.zeros((len(LINES), len(work)))
         if not several.any():
-            return Waits(nothing, lines, lines, nothing, nothing)
+            return Waits(nothing, lines, lines, nothing, nothing, np.zeros((4, len(work))), nothing)
         options: tuple[Callable[[], Column], ...] = (
             self._plain,
             self._interleaved,
@@ -94,7 +104,18 @@ class Path:
         if interleaved is nothing:
             interleaved = np.stack([lines, lines])
         each, once = several * (interleaved[0] - work), several * interleaved[1]
-        return Waits(several * (plain - work), each, once, several * (zero_bubble - work), several * (dual - work))
+        full, beyond = self._full(work, head)
+        plain, zero_bubble, dual = (several * (seconds - work) for seconds in (plain, zero_bubble, dual))
+        return Waits(plain, each, once, zero_bubble, dual, full, several * beyond)
+
+    def _full(self, work: Column, head: Column) -> tuple[Column, Column]:
+        """`Waits.full` and `Waits.head`."""
+        others = np.where(self.later > 0.0, self.own[:, 0] + self.own[:, 1], 0.0)
+        at = np.argmax(others, axis=0)[None]
+        forward, backward = (np.take_along_axis(self.own[:, way], at, axis=0)[0] for way in (0, 1))
+        both, groups = forward + backward, _positive(self.micro_batches - self.pp)
+        full = np.stack([both, groups * forward, groups * backward, self.micro_batches * both])
+        return full, self.micro_batches * (both + head) - work
 
     def _plain(self) -> Column:
         forward, backward = self.own[:, 0], self.own[:, 1]

@@ -13,6 +13,7 @@ from costmodel.layer_counts import even_layers, fill_layers, layer_weights, spli
 from costmodel.layouts import Column, Layouts, nothing_again
 from costmodel.model import Model
 from costmodel.schedule import is_dual
+from costmodel.virtual import uneven
 
 OWN = ("dense", "moe", "mtp", "embedding", "head")
 KINDS, WAYS = ("dense", "moe"), ("", "mirror_")
@@ -22,6 +23,8 @@ MOVED = "mtp_head"
 Contents = dict[str, int]
 """What a stage holds: OWN, and where a split is given more. `KIND:CODE` are layers of a kind, counted in it, that are
 computed again by the recompute set CODE and not by the layout's."""
+ROOM = 1e3
+"""Of a head that makes none wait, in stages."""
 SET = "set"
 """In `KIND:set`: the layout's own recompute set, where that holds for some layers of a stage alone."""
 
@@ -63,6 +66,8 @@ class StageTable:
     columns: dict[str, Column]
     layers: dict[tuple[int, int], tuple[int, ...]]
     lookup: Column = field(repr=False)
+    virtual: Column = field(repr=False)
+    """`virtual.uneven` of each split by the virtual stages, shape (4, splits, virtual stages)"""
     given: bool = False
     """whether its contents say all that is computed again, whatever set the layouts have"""
 
@@ -101,6 +106,11 @@ class StageTable:
         """The same of these columns."""
         rows: Column = self.lookup[pp, np.minimum(vpp, self.lookup.shape[1] - 1), dual]
         return rows
+
+    def uneven(self, layouts: Layouts, vpp: Column) -> Column:
+        """`virtual.uneven` of the layouts with so many virtual stages, maybe along a leading axis; shape (4, ...)."""
+        found: Column = self.virtual[:, self.rows(layouts), np.minimum(vpp, self.virtual.shape[2] - 1)]
+        return found
 
     def split(self, pp: int, vpp: int = 1) -> tuple[int, ...]:
         """Layers of each stage; with more virtual stages than there are layers for, as with the most."""
@@ -158,7 +168,7 @@ def _heaviest(stages: StageTable) -> StageTable:
 def _at(stages: StageTable, split: int) -> StageTable:
     kinds = np.flatnonzero(stages.columns["count"][split])
     columns = {name: values[split : split + 1, kinds] for name, values in stages.columns.items()}
-    return replace(stages, columns=columns)
+    return replace(stages, columns=columns, virtual=stages.virtual[:, split : split + 1])
 
 
 def split_table(
@@ -188,12 +198,13 @@ def _split_table(model: Model, seq_len: int, stages: tuple[int, ...], rule: str,
                 least = tuple(max(1, vpp - ends * (rank in (0, pp - 1))) for rank in range(pp))
                 enough = all(count >= need for count, need in zip(layers[pp, vpp - 1], least, strict=True))
                 layers[pp, vpp] = layers[pp, vpp - 1] if enough else split_layers(weights, tail, pp, least)
-    return _table(layers, {counts: contents(model, counts) for counts in layers.values()})
+    return _table(layers, {counts: contents(model, counts) for counts in layers.values()}, ends)
 
 
-def given_table(stages: Sequence[Contents], layers: tuple[int, ...]) -> StageTable:
-    """The table of one split whose stages hold these contents, and compute again what these say."""
-    return replace(_table({(len(stages), 1): layers}, {layers: stages}), given=True)
+def given_table(stages: Sequence[Contents], layers: tuple[int, ...], *, ends: bool = True) -> StageTable:
+    """The table of one split whose stages hold these contents, and compute again what these say; `ends` if the head
+    may lie alone."""
+    return replace(_table({(len(stages), 1): layers}, {layers: stages}, ends), given=True)
 
 
 def contents(model: Model, counts: Sequence[int]) -> list[Contents]:
@@ -208,7 +219,7 @@ def contents(model: Model, counts: Sequence[int]) -> list[Contents]:
 
 
 def _table(
-    layers: dict[tuple[int, int], tuple[int, ...]], stages: Mapping[tuple[int, ...], Sequence[Contents]]
+    layers: dict[tuple[int, int], tuple[int, ...]], stages: Mapping[tuple[int, ...], Sequence[Contents]], ends: bool
 ) -> StageTable:
     kinds = {(counts, dual): _kinds(held, dual=dual) for counts, held in stages.items() for dual in (False, True)}
     width = max(len(found) for found in kinds.values())
@@ -223,7 +234,17 @@ def _table(
     lookup = np.zeros((max(pp for pp, _ in layers) + 1, most + 1, 2), dtype=np.int64)
     for (pp, vpp), counts in layers.items():  # vpp rises: what lies beyond the most is as the most
         lookup[pp, vpp if vpp > 1 else 0 :] = [index[counts, False], index[counts, True]]
-    return StageTable(columns, layers, lookup)
+    return StageTable(columns, layers, lookup, _virtual(list(kinds), ends))
+
+
+def _virtual(splits: Sequence[tuple[tuple[int, ...], bool]], ends: bool) -> Column:
+    """`uneven` of each split (its layers, DualPipe or not) by virtual stages, up to one a layer and one for an end."""
+    most = max(max(counts) for counts, _ in splits) + 1
+    found = np.tile(np.array([0.0, 0.0, 0.0, ROOM])[:, None, None], (1, len(splits), most + 1))
+    for row, (counts, dual) in enumerate(splits):
+        for vpp in range(2, max(counts) + 2 if len(counts) > 1 and not dual else 0):
+            found[:, row, vpp] = uneven(counts, vpp, ends=ends)
+    return found
 
 
 def _kinds(stages: Sequence[Contents], *, dual: bool) -> list[dict[str, float]]:

@@ -12,6 +12,7 @@ from costmodel.model import Model
 from costmodel.passes import passes_of
 from costmodel.problem import Problem
 from costmodel.split import MOVED, OWN, Contents, StageTable, contents, given_table
+from costmodel.virtual import chunks
 
 KINDS = {"dense": "dense", "moe": "MoE"}
 """Kinds of layer, and what they are called."""
@@ -55,10 +56,11 @@ class Assignment:
     @property
     def table(self) -> StageTable:
         """What `estimate` takes."""
+        ends = self.chunks[-1] == 0
         if not self.own:
-            return given_table(self.stages, self.layers)
+            return given_table(self.stages, self.layers, ends=ends)
         bare = [{name: count for name, count in stage.items() if ":" not in name} for stage in self.stages]
-        return replace(given_table(bare, self.layers), given=False)
+        return replace(given_table(bare, self.layers, ends=ends), given=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,31 +143,6 @@ def by_set(stage: Contents, base: int, sets: int) -> tuple[int, ...]:
             counts[int(name.partition(":")[2])] += count
     counts[base] += stage["dense"] + stage["moe"] - sum(counts)
     return tuple(counts)
-
-
-def chunks(counts: Sequence[int], vpp: int, *, ends: bool, apart: bool = False) -> tuple[int, ...]:
-    """Layers of each virtual stage, in the order of the layers, where stage r has counts[r].
-
-    All ranks run the same phase, the virtual stages of one number, at about the same time, so that the fullest virtual
-    stage of a phase sets its pace: none has more layers than that of the fullest stage, as even as can be with the
-    larger ones last, and so the phases together take as long as that stage. What the last stage has fewer it lacks
-    beside the head, which lies alone if there is none and `ends` lets it, or always where it is `apart` from the
-    multi-token prediction on the stage before; what the first one has more, as its layers are lighter, it has in front.
-    """
-    pp = len(counts)
-    fullest = max(*(counts[1:-1] or counts), counts[-1], vpp)
-    rows = [_even(min(count, fullest), vpp) for count in counts]
-    rows[0][0] += max(0, counts[0] - fullest)
-    for rank in range(pp - 1 - apart, pp) if vpp > 1 and pp > 1 else ():
-        beside = max(_even(fullest, vpp)[-1] - (fullest - counts[rank]), 1 - (ends or apart))
-        beside = 0 if apart and rank == pp - 1 else beside
-        rows[rank] = [*_even(counts[rank] - beside, vpp - 1), beside]
-    return tuple(row[number] for number in range(vpp) for row in rows)
-
-
-def _even(layers: int, parts: int) -> list[int]:
-    """As evenly as can be, the larger parts last."""
-    return [(layers + number) // parts for number in range(parts)]
 
 
 def layout_string(assignment: Assignment, depths: int) -> str:

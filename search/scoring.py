@@ -163,7 +163,8 @@ class Scorer:
         stages = self.heaviest.at(int(self.split[rows.start]))
         work = working(self.problem, layouts, pipeline, stages, gather(self.working, self.place[rows]))
         sync, held = self._shards(rows, product.shape[0], stages.kinds)
-        spent = spend(self.problem, layouts, pipeline, passes, sync)
+        uneven = stages.uneven(layouts, pipeline.vpp)
+        spent = spend(self.problem, layouts, pipeline, passes, sync, uneven)
         return Costs(
             own=spent.own,
             shared=spent.shared,

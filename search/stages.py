@@ -21,7 +21,8 @@ from ortools.util.python.sorted_interval_list import Domain
 from costmodel.layouts import Layouts
 from costmodel.problem import Problem
 from costmodel.split import Contents
-from search.assignment import Assignment, by_set, chunks, held
+from costmodel.virtual import chunks
+from search.assignment import Assignment, by_set, held
 from search.stage_choices import Choices
 
 FAR = 2**62

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from costmodel.estimate import estimate
 from costmodel.layouts import Layouts
 from costmodel.model import load_model
+from costmodel.virtual import chunks
 from search import narrative
-from search.assignment import Balanced, chunks, closed_form, layout_string, recomputed
+from search.assignment import Balanced, closed_form, layout_string, recomputed
 from search.balance import Tally, balance, balance_frontier
 from search.engine import search
 from search.explain import explain

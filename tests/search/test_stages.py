@@ -169,6 +169,17 @@ def test_real_models_run_no_slower_than_under_the_closed_form_or_an_even_split(n
     assert cost.step_time[0] <= min(usual.step_time[0], even.step_time[0])
 
 
+@pytest.mark.parametrize(("name", "vpp"), [("235B", 3), ("235B", 5), ("405B recomputed", 4)])
+def test_phases_take_as_long_as_the_fullest_stage(name: str, vpp: int) -> None:
+    """The virtual stages that all ranks run at about the same time, and the slowest of which they wait for."""
+    job, layout = REAL[name]
+    interleaved = replace(layout, vpp=np.array([vpp]), schedule=np.array([SCHEDULES.index("interleaved")]))
+    found, pp = assign(job, interleaved), int(layout.pp[0])
+    assert found is not None
+    phases = [max(found.chunks[first : first + pp]) for first in range(0, pp * vpp, pp)]
+    assert sum(phases) == max(found.layers)
+
+
 def test_405b_has_a_layer_less_on_either_end() -> None:
     """As it was trained (arXiv 2407.21783)."""
     found = assign(*REAL["405B"])
