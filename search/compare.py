@@ -7,14 +7,12 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from costmodel.estimate import Estimate, estimate
-from costmodel.layouts import CODED, SCHEDULES, Column, Layouts, usual_set
-from costmodel.memory import neediest
-from costmodel.passes import passes_of
+from costmodel.layouts import CODED, Layouts
 from costmodel.problem import Problem
 from hardware.errors import InputError
-from search.assignment import Assignment, by_set, closed_form
+from search.assignment import Assignment
+from search.facts import Facts, because_of, facts_of
 from search.fitting import data_degree, usual_schedule
-from search.placement import spans
 from search.possible import ALL_RANKS, possible_values, recompute_codes
 from search.rule import violations
 from search.rules import rules
@@ -22,6 +20,8 @@ from search.space import SearchSpace
 
 LEAST = 0.002
 """Share of the step or of the memory below which a difference is not told."""
+NOISE = 5e-4
+"""Share of both below which a neighbour is not told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +62,24 @@ class Comparison:
         return float(self.costs[1].step_time[0] / self.costs[0].step_time[0]) - 1.0
 
     @property
-    def same_stages(self) -> bool:
-        """Whether both were given the same stages."""
+    def same(self) -> bool:
+        """Whether both are the same layout with the same stages."""
         given = [one and (one.chunks, one.mtp, one.recompute) for one in self.stages]
-        return given[0] is not None and given[0] == given[1]
+        return self.before.row(0) == self.after.row(0) and given[0] == given[1]
+
+    @property
+    def alike(self) -> bool:
+        """Whether nobody would notice the difference, neither in the step nor in memory."""
+        memory = [float(cost.memory_total[0]) for cost in self.costs]
+        return not self.broken and abs(self.slower) < NOISE and abs(memory[1] / memory[0] - 1.0) < NOISE
+
+    @property
+    def driving(self) -> tuple[Difference, ...]:
+        """The term that makes the step slower or faster most, then the largest one against it if that is larger."""
+        with_it = [one for one in self.time if (one.more > 0.0) == (self.slower > 0.0)]
+        least = abs(with_it[0].more) if with_it else 0.0
+        against = [one for one in self.time if one not in with_it and abs(one.more) > least]
+        return (*with_it[:1], *against[:1])
 
     @property
     def headroom(self) -> tuple[float, float]:
@@ -80,7 +94,7 @@ def compare(
     costs = [estimate(problem, layout, given.table if given else None) for layout, given in rows]
     row = after.row(0) | {"memory_headroom": costs[1].memory_headroom[0]}
     known = [rule for rule in rules(problem, space) if rule.name != "memory_floor"]
-    facts = zip(*(_facts(problem, layout, given) for layout, given in rows), strict=True)
+    facts = zip(*(facts_of(problem, layout, given) for layout, given in rows), strict=True)
     return Comparison(
         problem=problem,
         before=before,
@@ -146,10 +160,11 @@ def neighbours(
     """The layouts one step along one axis, as ("tp 8 -> 4", comparison), the fastest first, those that cannot be last.
 
     A step is the next value below or above that the problem allows, any other recompute set, schedule or order of the
-    ranks; DP takes up the rest. Where the stages of the layout are `given`, those of its neighbours are balanced, too;
-    of recompute sets such stages have their own choice.
+    ranks; DP takes up the rest. Where the stages of the layout are `given`, those of its neighbours are balanced, too,
+    and choose their recompute sets. Neighbours that differ by less than NOISE are left out.
     """
-    found, steps = [], list(_steps(problem, layout))
+    steps = [(axis, value) for axis, value in _steps(problem, layout) if not (given and axis.startswith("recompute"))]
+    found = []
     for done, (axis, value) in enumerate(steps, 1):
         if progress:
             progress(done, len(steps))
@@ -160,7 +175,7 @@ def neighbours(
         it = compare_alike(problem, layout, other, space, given)
         if any(rule in ("schedule", "rank_order") for rule, _ in it.broken):
             continue  # virtual stages and the interleaved schedule go together, two axes; or it is the same layout
-        if axis.startswith("recompute") and it.same_stages:
+        if it.alike:
             continue
         found.append((f"{axis} {shown(problem, axis, layout.row(0)[axis])} -> {shown(problem, axis, value)}", it))
     return sorted(found, key=lambda pair: (bool(pair[1].broken), pair[1].slower))
@@ -208,91 +223,6 @@ def _differences(
     for part in fields(trees[0]):
         before, after = (float(getattr(tree, part.name)[0]) for tree in trees)
         if abs(after - before) > LEAST * whole:
-            because = _because(*(fact.get(part.name, {}) for fact in facts))
+            because = because_of(*(fact.get(part.name, {}) for fact in facts))
             found.append(Difference(part.name, unit, before, after, because))
     return tuple(sorted(found, key=lambda one: -abs(one.more)))
-
-
-Facts = dict[str, str]
-"""What of a layout a term comes from: a name and its value, in words."""
-
-
-def _because(before: Facts, after: Facts) -> str:
-    """The facts that differ, "TP 8 -> 4"; those that there are where none does."""
-    differ = [f"{name} {before[name]} -> {after[name]}" for name in after if before[name] != after[name]]
-    return ", ".join(differ or [f"{name} {value}" for name, value in after.items()])
-
-
-def _facts(problem: Problem, layout: Layouts, given: Assignment | None) -> tuple[dict[str, Facts], dict[str, Facts]]:
-    """What each term of time and of memory of the one row of `layout` comes from."""
-    stages = (given or closed_form(problem, layout)).table
-    slowest = stages.only(int(passes_of(problem, layout, stages).slowest[0])).kind(0, stages.rows(layout))
-    neediest_ = neediest(problem, layout, stages)
-    how = {"stages": "balanced by CP-SAT" if given else "as the closed form has them"}
-    base = 0 if given and not given.own else int(usual_set(layout)[0])
-    return (
-        _time_facts(problem, layout, _on_stage(problem, base, slowest, "slowest"), how),
-        _memory_facts(problem, layout, _on_stage(problem, base, neediest_, "neediest")),
-    )
-
-
-def _on_stage(problem: Problem, base: int, stage: Mapping[str, Column], name: str) -> tuple[Facts, Facts]:
-    """The layers of a stage, and the recompute sets that they have."""
-    names = [part for part in stage if f"mirror_{part}" in stage]
-    count = {part: int(stage[part][0] + stage[f"mirror_{part}"][0]) for part in names}
-    counts = by_set(count, base, len(problem.profile.recompute))
-    used = [(found, choice.name) for found, choice in zip(counts, problem.profile.recompute, strict=True) if found]
-    again = used[0][1] if len(used) == 1 else ", ".join(f"{found} {choice}" for found, choice in used) or "no layer"
-    return {f"layers of the {name} stage": f"{count['dense'] + count['moe']}"}, {"recompute": again}
-
-
-def _work(problem: Problem, layout: Layouts) -> tuple[Facts, Facts]:
-    """How many micro-batches there are, and their size."""
-    row = layout.row(0)
-    tokens = row["micro_batch"] * problem.workload.seq_len // row["cp"]
-    batches = {"micro-batches": f"{problem.workload.global_batch / (row['dp'] * row['micro_batch']):g}"}
-    return batches, {"tokens of a micro-batch": f"{tokens:,}"}
-
-
-def _states(problem: Problem, layout: Layouts) -> Facts:
-    row = layout.row(0)
-    zero = {"ZeRO": f"{row['zero_stage']} over {row['dp_shard']} ranks"}
-    return {axis.upper(): f"{row[axis]}" for axis in ("tp", "pp", "ep")[: 2 + problem.model.is_moe]} | zero
-
-
-def _time_facts(problem: Problem, layout: Layouts, stage: tuple[Facts, Facts], how: Facts) -> dict[str, Facts]:
-    row, first, links = layout.row(0), problem.links.levels[0].name, spans(problem, layout)
-    (batches, size), (layers, again), states = _work(problem, layout), stage, _states(problem, layout)
-    work = batches | size | layers | {"TP": f"{row['tp']}"}
-    where = {axis: {span.axis: span.said(first)} for axis, span in links.items()}
-    schedule = {"schedule": SCHEDULES[row["schedule"]], "PP": f"{row['pp']}", "VPP": f"{row['vpp']}"}
-    return dict.fromkeys(("gemm", "attention"), work) | {
-        "elementwise": work | _parallel(row),
-        "kernel_gaps": batches | layers,
-        "recompute": again | work,
-        "tensor_parallel": where["tp"] | batches | size | layers,
-        "context_parallel": where["cp"] | size | layers,
-        "expert_parallel": where.get("ep", {}) | size | layers,
-        "pipeline_send": where["pp"] | batches | {"VPP": f"{row['vpp']}"},
-        "data_parallel": where["dp"] | states | layers,
-        "bubble": schedule | batches | how,
-        "optimizer": states | layers,
-        "overhead": {"a share of": "the rest"},
-    }
-
-
-def _memory_facts(problem: Problem, layout: Layouts, stage: tuple[Facts, Facts]) -> dict[str, Facts]:
-    row, (_, size), (layers, again) = layout.row(0), _work(problem, layout), stage
-    schedule = {"schedule": SCHEDULES[row["schedule"]], "PP": f"{row['pp']}", "VPP": f"{row['vpp']}"}
-    parallel, split = _parallel(row), {"TP": f"{row['tp']}"}
-    return dict.fromkeys(("weights", "gradients", "optimizer", "gathered"), _states(problem, layout) | layers) | {
-        "activations": schedule | size | layers | again | parallel,
-        "recompute_buffer": size | again,
-        "logits": size | split,
-        "buffers": size | split | parallel,
-        "fragmentation": {"a share of": "the rest"},
-    }
-
-
-def _parallel(row: Mapping[str, int]) -> Facts:
-    return {"sequence parallelism": "on" if row["sequence_parallel"] else "off"}

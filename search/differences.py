@@ -17,7 +17,10 @@ TERMS = 5
 def against(it: Comparison) -> Iterator[str]:
     """The lines about another layout."""
     yield ""
-    yield f"Against {changes(it) or 'the same layout'}"
+    if it.same:
+        yield "Against the same layout: nothing differs"
+        return
+    yield f"Against {changes(it) or 'the same degrees'}"
     yield from _stages(it)
     for rule, because in it.broken:
         yield from _line("not feasible", f"{rule}: {because}")
@@ -41,8 +44,7 @@ def around(found: Sequence[tuple[str, Comparison]]) -> Iterator[str]:
             rule, because = it.broken[0]
             yield from _line(name, f"{rule}: {because}", width)
             continue
-        most = it.time[0] if it.time else None
-        why = f"; {_name(most)} {_said(most)}" if most else ""
+        why = "".join(f"; {_name(one)} {_said(one)}" for one in it.driving)
         yield from _line(name, f"step {it.slower:+.1%}, headroom {format_bytes(it.headroom[1])}{why}", width)
 
 
@@ -90,7 +92,7 @@ def _difference(one: Difference) -> dict[str, object]:
 def _said(one: Difference) -> str:
     """ "+410 ms: DP 64 over leaf, one NIC a ring; was DP 8 inside nvlink"."""
     size = format_seconds(abs(one.more)) if one.unit == "s" else format_bytes(abs(one.more))
-    return f"{'+' if one.more > 0 else '-'}{size}: {one.because}"
+    return f"{'+' if one.more > 0 else '-'}{size}" + (f": {one.because}" if one.because else "")
 
 
 def _name(one: Difference) -> str:

@@ -34,6 +34,50 @@ def test_words_name_what_differs() -> None:
     assert "recompute selective -> full" in text
 
 
+MOE = problem("deepseek-v3", gpus=256)
+EXPERTS = Layouts.of(pp=4, dp=64, ep=64, zero_stage=1, recompute=2)
+
+
+def test_experts_are_named_where_they_change_and_nothing_that_does_not() -> None:
+    it = compare(MOE, EXPERTS, changed(MOE, EXPERTS, {"ep": 32}), load_space(MOE))
+    gemm = next(one for one in it.time if one.name == "gemm")
+    assert gemm.because == "EP 64 -> 32, tokens of an expert 8,192 -> 4,096"
+    for job, layout in ((MOE, EXPERTS), (JOB, LAYOUT)):
+        for _, it in neighbours(job, layout, load_space(job)):
+            for one in (*it.time, *it.memory):
+                assert "->" in one.because or " now " in one.because or one.because == "a share of the rest", one
+
+
+def test_another_slowest_stage_is_named() -> None:
+    """Recomputation makes layers slower, and the head no slower."""
+    job = problem("llama-3.1-8b", gpus=8, global_batch=32)
+    layout = Layouts.of(pp=2, dp=4, zero_stage=1, recompute=0)
+    it = compare(job, layout, changed(job, layout, {"recompute": 5}), load_space(job))
+    assert any("slowest stage now the one with the embedding" in one.because for one in it.time)
+
+
+def test_the_term_that_is_told_goes_the_way_of_the_step() -> None:
+    for job, layout in ((JOB, LAYOUT), (MOE, EXPERTS)):
+        for _, it in neighbours(job, layout, load_space(job)):
+            if it.driving and any((one.more > 0) == (it.slower > 0) for one in it.time):
+                assert (it.driving[0].more > 0) == (it.slower > 0)
+                assert all(abs(one.more) > abs(it.driving[0].more) for one in it.driving[1:])
+
+
+def test_neighbours_that_nobody_would_notice_are_left_out() -> None:
+    for job, layout in ((JOB, LAYOUT), (MOE, EXPERTS)):
+        for _, it in neighbours(job, layout, load_space(job)):
+            memory = it.costs[1].memory_total[0] / it.costs[0].memory_total[0] - 1.0
+            assert it.broken or abs(it.slower) >= 5e-4 or abs(memory) >= 5e-4
+    assert compare(JOB, LAYOUT, LAYOUT, SPACE).alike
+
+
+def test_the_same_layout_is_said_to_be_the_same() -> None:
+    assert list(differences.against(compare(JOB, LAYOUT, LAYOUT, SPACE)))[1:] == [
+        "Against the same layout: nothing differs"
+    ]
+
+
 def test_exposed_data_parallel_traffic_is_told_with_its_links() -> None:
     """The issue's example: one NIC for each member of a group that has one rank a node."""
     job = problem("llama-3.1-8b", gpus=64, global_batch=64)
