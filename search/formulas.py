@@ -14,12 +14,13 @@ from costmodel.split import OWN, StageTable
 from costmodel.states import gradient_stage, state_bytes
 
 BUBBLE = {
-    "1f1b": "equal stages: (PP - 1)(F + B)",
-    "interleaved": "equal stages: (PP - 1)(F + B) / VPP",
-    "zero-bubble": "equal stages: (PP - 1)(F + B - 2 W)",
-    "dualpipe": "equal stages: (PP / 2 - 1)(F + B + B - 3 W)",
+    "1f1b": "longest path through the stages; were all equal, (PP - 1)(F + B)",
+    "interleaved": "longest path through the stages; were all equal, (PP - 1)(F + B) / VPP",
+    "zero-bubble": "longest path through the stages; were all equal, (PP - 1)(F + B - 2 W)",
+    "dualpipe": "longest path through the stages; were all equal, (PP / 2 - 1)(F + B + B - 3 W)",
 }
-"""Seconds of a micro-batch: forward, backward, its weight part; unequal stages by their critical path."""
+"""Seconds of a micro-batch: forward, backward, its weight part. What is used is the longest path through the stages as
+they are (costmodel/schedule.py), which is the closed form where all take as long."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
+from itertools import product
+from math import prod
 
 from costmodel.layouts import CODED
 from costmodel.problem import Problem
@@ -23,12 +25,13 @@ WORDS: dict[str, tuple[str, ...]] = {
 
 
 def limit(
-    problem: Problem, axis: str, values: Iterable[int | str], possible: tuple[int, ...], strict: bool
+    problem: Problem, axis: str, wanted: Mapping[str, Sequence[int | str]], possible: tuple[int, ...], strict: bool
 ) -> tuple[int, ...]:
-    """The user's values of an axis, checked one by one."""
+    """The user's values of an axis, checked one by one; `wanted` are those of every axis."""
+    values = wanted[axis]
     numbers = [number_of(problem, axis, value) for value in values]
     loose = not strict and axis not in LISTED and not _ruled_out(problem, axis)
-    codes = {value if loose and value > 0 else _checked(problem, axis, value, possible) for value in numbers}
+    codes = {value if loose and value > 0 else _checked(problem, axis, value, possible, wanted) for value in numbers}
     if not codes:
         raise InputError(f"{axis}: no value is given")
     return tuple(sorted(codes))
@@ -51,7 +54,9 @@ def number_of(problem: Problem, axis: str, value: object) -> int:
     return value
 
 
-def _checked(problem: Problem, axis: str, value: int, possible: tuple[int, ...]) -> int:
+def _checked(
+    problem: Problem, axis: str, value: int, possible: tuple[int, ...], wanted: Mapping[str, Sequence[int | str]]
+) -> int:
     """A user's value, or the InputError that says what could stand in its place."""
     profile = problem.profile
     if axis == "recompute" and 0 <= value < len(profile.recompute):
@@ -67,9 +72,32 @@ def _checked(problem: Problem, axis: str, value: int, possible: tuple[int, ...])
         known = ", ".join(names[code] if names else "all" if axis == "dp_shard" else str(code) for code in possible)
         shown = names[value] if names and 0 <= value < len(names) else value
         raise InputError(f"{axis} {shown}: {_who(problem, axis)} has {known}")
-    found = [str(n) for n in neighbouring(value, possible)]
-    nearest = f"nearest {'are' if len(found) > 1 else 'is'} {' and '.join(found)}"
+    usable = [n for n in possible if _usable(problem, axis, n, wanted)]
+    found = [str(n) for n in neighbouring(value, usable or possible)]
+    nearest = "nearest"
+    if 0 < len(usable) < len(possible):
+        others = dict.fromkeys(other for group in TOGETHER if axis in group for other in group if other != axis)
+        given = [f"{other} {some(wanted[other])}" for other in others if tuple(wanted.get(other, (1,))) != (1,)]
+        nearest += f" with {', '.join(given)}"
+    nearest += f" {'are' if len(found) > 1 else 'is'} {' and '.join(found)}"
     raise InputError(f"{axis} {value}: not possible on {_why(problem, axis)}; {nearest}")
+
+
+TOGETHER = (("tp", "pp", "cp", "dp"), ("pp", "ep", "etp"))
+"""Axes whose product divides the GPUs: those of a layer, and those of an expert."""
+
+
+def _usable(problem: Problem, axis: str, value: int, wanted: Mapping[str, Sequence[int | str]]) -> bool:
+    """Whether a value goes together with some of those that are asked of other axes."""
+    gpus = problem.workload.gpus
+    return all(
+        any(
+            all(isinstance(n, int) and n > 0 for n in others) and gpus % (value * prod(map(int, others))) == 0
+            for others in product(*(wanted[other] for other in group if other != axis and wanted.get(other)))
+        )
+        for group in TOGETHER
+        if axis in group
+    )
 
 
 def neighbouring(value: int, values: Sequence[int]) -> list[int]:
@@ -115,5 +143,6 @@ def _why(problem: Problem, axis: str) -> str:
     }.get(axis, gpus)
 
 
-def some(values: tuple[int, ...]) -> str:
+def some(values: Sequence[int | str]) -> str:
+    """The values, eight of them at most."""
     return ", ".join(map(str, values[:8])) + (" ..." if len(values) > 8 else "")

@@ -96,7 +96,7 @@ def load_space(
             raise InputError(f"unknown axis {axis!r}{did_you_mean(axis, AXES) or ';'} known: {', '.join(AXES)}")
     table = Table.load(_find(name))
     possible = possible_values(problem)
-    fixed = {axis: limit(problem, axis, values, possible[axis], strict) for axis, values in wanted.items()}
+    fixed = {axis: limit(problem, axis, wanted, possible[axis], strict) for axis in wanted}
     axes = _read(table, problem, possible) | fixed
     space = SearchSpace(name=name, axes=axes, limits=fixed, tp_across_domains=tp_across_domains)
     if strict and (because := no_world_size(problem, space)):

@@ -114,6 +114,8 @@ def test_limits_restrict_one_axis_and_leave_the_others() -> None:
     ("limits", "message"),
     [
         ({"tp": [3]}, "tp 3: not possible on 64 GPUs with 64 heads; nearest are 2 and 4"),
+        ({"tp": [3], "pp": [16]}, "tp 3: not possible on 64 GPUs with 64 heads; nearest with pp 16 are 2 and 4"),
+        ({"tp": [6], "pp": [16]}, "tp 6: not possible on 64 GPUs with 64 heads; nearest with pp 16 is 4"),
         ({"tp": [128]}, "tp 128: not possible on 64 GPUs with 64 heads; nearest is 64"),
         ({"pp": [5]}, "pp 5: not possible on 64 GPUs with 80 layers; nearest are 4 and 8"),
         ({"dp": [0]}, "dp 0: not possible on 64 GPUs; nearest is 1"),
@@ -149,6 +151,15 @@ def test_a_number_of_gpus_that_leaves_one_degree_is_not_laid_on_the_profile() ->
 def test_expert_values_name_the_experts() -> None:
     with pytest.raises(InputError, match="ep 3: not possible on 64 GPUs with 8 experts; nearest are 2 and 4"):
         load_space(problem("mixtral-8x7b", gpus=64), limits={"ep": [3]})
+
+
+def test_only_values_that_can_be_used_are_offered() -> None:
+    """32 divides 288 GPUs and the experts, but not the 72 GPUs of each of 4 stages."""
+    job = problem("deepseek-v3", gpus=288)
+    with pytest.raises(InputError, match=r"ep 36: not possible on 288 GPUs with 256 experts; nearest is 32$"):
+        load_space(job, limits={"ep": [36]})
+    with pytest.raises(InputError, match=r"nearest with pp 4 is 8$"):
+        load_space(job, limits={"ep": [36], "pp": [4], "tp": [2], "etp": [1]})
 
 
 def test_recompute_of_modules_that_the_model_lacks() -> None:
