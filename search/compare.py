@@ -14,7 +14,7 @@ from search.assignment import Assignment
 from search.facts import Facts, because_of, facts_of
 from search.fitting import data_degree, usual_schedule
 from search.possible import ALL_RANKS, possible_values, recompute_codes
-from search.rule import violations
+from search.rule import Rule, violations
 from search.rules import rules
 from search.space import SearchSpace
 
@@ -86,25 +86,51 @@ class Comparison:
         return float(self.costs[0].memory_headroom[0]), float(self.costs[1].memory_headroom[0])
 
 
+@dataclass(frozen=True, slots=True)
+class Side:
+    """A layout that is compared: its stages if they are not the closed form's, its estimate, and what its terms of time
+    and of memory come from."""
+
+    layout: Layouts
+    stages: Assignment | None
+    cost: Estimate
+    facts: tuple[dict[str, Facts], dict[str, Facts]]
+
+    @classmethod
+    def of(cls, problem: Problem, layout: Layouts, stages: Assignment | None) -> Side:
+        """The one row of `layout`."""
+        cost = estimate(problem, layout, stages.table if stages else None)
+        return cls(layout, stages, cost, facts_of(problem, layout, stages))
+
+
 def compare(
     problem: Problem, before: Layouts, after: Layouts, space: SearchSpace, stages: Stages = (None, None)
 ) -> Comparison:
     """The one row of `after` against the one row of `before`; `space` gives the rules that `after` may break."""
-    rows = tuple(zip((before, after), stages, strict=True))
-    costs = [estimate(problem, layout, given.table if given else None) for layout, given in rows]
-    row = after.row(0) | {"memory_headroom": costs[1].memory_headroom[0]}
-    known = [rule for rule in rules(problem, space) if rule.name != "memory_floor"]
-    facts = zip(*(facts_of(problem, layout, given) for layout, given in rows), strict=True)
+    sides = (Side.of(problem, *side) for side in zip((before, after), stages, strict=True))
+    return _compared(problem, next(sides), next(sides), space)
+
+
+def _compared(problem: Problem, before: Side, after: Side, space: SearchSpace) -> Comparison:
+    row = after.layout.row(0) | {"memory_headroom": after.cost.memory_headroom[0]}
+    (step, whole), facts = (
+        (before.cost.step_time, before.cost.memory_total),
+        zip(before.facts, after.facts, strict=True),
+    )
     return Comparison(
         problem=problem,
-        before=before,
-        after=after,
-        costs=(costs[0], costs[1]),
-        time=_differences("s", (costs[0].time, costs[1].time), next(facts), float(costs[0].step_time[0])),
-        memory=_differences("B", (costs[0].memory, costs[1].memory), next(facts), float(costs[0].memory_total[0])),
-        broken=tuple(violations(known, row)),
-        stages=stages,
+        before=before.layout,
+        after=after.layout,
+        costs=(before.cost, after.cost),
+        time=_differences("s", (before.cost.time, after.cost.time), next(facts), float(step[0])),
+        memory=_differences("B", (before.cost.memory, after.cost.memory), next(facts), float(whole[0])),
+        broken=tuple(violations(_decisive(problem, space), row)),
+        stages=(before.stages, after.stages),
     )
+
+
+def _decisive(problem: Problem, space: SearchSpace) -> list[Rule]:
+    return [rule for rule in rules(problem, space) if rule.name != "memory_floor"]
 
 
 def compare_alike(
@@ -112,13 +138,18 @@ def compare_alike(
 ) -> Comparison:
     """`compare` where the stages of `after` come about as those of `before`: balanced by CP-SAT if these are `given`,
     else by the closed form."""
-    it = compare(problem, before, after, space, (given, None))
-    if given is None or any(rule != "memory" for rule, _ in it.broken):
-        return it
-    from search.balance import balance  # CP-SAT's, which a search loads only to balance
+    return _alike(problem, Side.of(problem, before, given), after, space)
 
-    found = balance(problem, after)
-    return compare(problem, before, after, space, (given, found.assignment)) if found and found.chosen else it
+
+def _alike(problem: Problem, before: Side, after: Layouts, space: SearchSpace) -> Comparison:
+    """`compare_alike` with a layout that is known."""
+    stages = None
+    if before.stages is not None and not violations(_decisive(problem, space), after.row(0)):  # but for memory
+        from search.balance import balance  # CP-SAT's, which a search loads only to balance
+
+        found = balance(problem, after)
+        stages = found.assignment if found and found.chosen else None
+    return _compared(problem, before, Side.of(problem, after, stages), space)
 
 
 def changed(problem: Problem, layout: Layouts, changes: Mapping[str, int]) -> Layouts:
@@ -164,7 +195,7 @@ def neighbours(
     and choose their recompute sets. Neighbours that differ by less than NOISE are left out.
     """
     steps = [(axis, value) for axis, value in _steps(problem, layout) if not (given and axis.startswith("recompute"))]
-    found = []
+    found, here = [], Side.of(problem, layout, given)
     for done, (axis, value) in enumerate(steps, 1):
         if progress:
             progress(done, len(steps))
@@ -172,7 +203,7 @@ def neighbours(
             other = changed(problem, layout, {axis: value})
         except InputError:
             continue
-        it = compare_alike(problem, layout, other, space, given)
+        it = _alike(problem, here, other, space)
         if any(rule in ("schedule", "rank_order") for rule, _ in it.broken):
             continue  # virtual stages and the interleaved schedule go together, two axes; or it is the same layout
         if it.alike:
