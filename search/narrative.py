@@ -72,9 +72,12 @@ def _proof(it: Explanation, stages: Assignment) -> str:
     """What is proven of these stages, and what is not."""
     sets = it.problem.profile.recompute
     names = [sets[code].name for code in recompute_choices(it.problem, it.axis("recompute"))]
-    over = f"no split of the layers and no choice of {listed(names)} for each of them"
+    split = "no split of the layers" + " into alike virtual stages" * (it.axis("vpp") > 1)
+    if SCHEDULES[it.axis("schedule")] == "dualpipe":
+        split += " within one of the closed form's on each stage"
+    over = f"{split} and no choice of {listed(names)} for each of them"
     if it.keep:
-        over = f"no split of the layers, with recompute {_asked(it)},"
+        over = f"{split}, with recompute {_asked(it)},"
     faster = "has a faster slowest stage"
     if stages.gap >= 1e-5:
         faster = f"has a slowest stage faster by more than {stages.gap:.1%}"

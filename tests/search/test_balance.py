@@ -167,6 +167,14 @@ def test_the_recomputation_asked_for_is_kept_on_demand(run) -> None:
     assert re.search(r"computed again +stages 1, 16: 3 none, 4 full; stages 2-15: 4 none, 4 full", out)
 
 
+def test_what_is_proven_names_the_splits_that_were_sought(run) -> None:
+    words = ("--gpus", "2048", "--precision", "fp8", "--pp", "16", "--ep", "64", "--stages")
+    dual = run("explain", "deepseek-v3", "hgx-h800", *words, "--profile", "deepseek").out
+    assert "within one of the closed form's on each stage and no choice" in " ".join(dual.split())
+    virtual = run("explain", "deepseek-v3", "dgx-h100", *words, "--vpp", "2", "--recompute", "full").out
+    assert "no split of the layers into alike virtual stages and no choice" in " ".join(virtual.split())
+
+
 def test_equal_stages_are_told_once() -> None:
     assert same(["8 none"] * 4) == "8 none on every stage"
     assert same(["1 full", "8 none", "8 none", "7 none", "8 none"]) == (
