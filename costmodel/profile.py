@@ -20,7 +20,7 @@ from costmodel.gpu_rates import (
 from costmodel.layouts import RANK_ORDERS, SCHEDULES
 from costmodel.range import Range, read_ranges
 from costmodel.rates import Interval, MemoryRates, TimeRates
-from costmodel.recompute import MODULES, RecomputeSet, free_sets, modules_of
+from costmodel.recompute import MODULES, RecomputeSet, free_sets, modules_of, words_of
 from hardware.catalog import load_gpu
 from hardware.errors import InputError
 from hardware.gpu import Gpu
@@ -122,12 +122,17 @@ class Profile:
         return self.recompute[code].name + f" in {layers}" * (layers > 0)
 
     def recompute_code(self, name: str) -> int:
-        """Index of a recompute set by its name or its modules ("mlp+layernorm"); `selective` is the recommended one.
-        Raises InputError with the known names."""
-        declared = {choice.name: code for code, choice in enumerate(self.recompute) if choice.declared}
-        wanted = self.selective if name == "selective" else name
-        if wanted in declared:
-            return declared[wanted]
+        """Index of a recompute set by its name or its modules, in any order ("mlp+layernorm"); `selective` is the
+        recommended one. Raises InputError with the known names, or for a module that is named twice."""
+        declared = [choice.name for choice in self.recompute if choice.declared]
+        wanted = self.selective if name == "selective" and name not in declared else name
+        names, words = [choice.name for choice in self.recompute], words_of(wanted)
+        if wanted in names:
+            return names.index(wanted)
+        if alike := [code for code, known in enumerate(names) if words_of(known) == words]:
+            return alike[0]
+        if twice := [word for word in words if words.count(word) > 1]:
+            raise InputError(f"recompute {name!r}: {twice[0]} is named twice")
         modules = modules_of(name)
         for code, choice in enumerate(self.recompute if modules else ()):
             if frozenset(choice.modules) == modules and not choice.full:

@@ -43,15 +43,22 @@ class RecomputeSet:
 
 def free_sets(modules: Sequence[str], declared: Sequence[RecomputeSet]) -> tuple[RecomputeSet, ...]:
     """Every set of `modules` that is not declared, of fewer before of more from the end of the list: "layernorm+mlp",
-    and "mlp-only" where the module's name is that of a declared set."""
-    names, known = {choice.name for choice in declared}, {frozenset(it.modules) for it in declared if not it.full}
+    and "mlp-only" where that, in any order, is the name of a declared set."""
+    names, known = {words_of(it.name) for it in declared}, {frozenset(it.modules) for it in declared if not it.full}
     found = []
     for mask in range(1 << len(modules)):
         chosen = tuple(module for place, module in enumerate(modules) if mask >> place & 1)
         if frozenset(chosen) not in known:
             name = "+".join(chosen)
-            found.append(RecomputeSet(name=name + ALONE * (name in names), modules=chosen, declared=False))
+            while words_of(name) in names:
+                name += ALONE
+            found.append(RecomputeSet(name=name, modules=chosen, declared=False))
     return tuple(found)
+
+
+def words_of(name: str) -> tuple[str, ...]:
+    """What a set's name joins by +, whatever its order."""
+    return tuple(sorted(name.split("+")))
 
 
 def modules_of(name: str) -> frozenset[str]:
