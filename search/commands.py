@@ -100,7 +100,8 @@ def _write(outputs: Sequence[Path], result: SearchResult, given: Mapping[str, ob
         for file, every in zip(files, (False, True), strict=False):
             to_parquet(file, result, given, every=every)
     for path, how, count in zip(outputs, done, (len(result.frontier), result.account.feasible), strict=False):
-        say(f"{how} {path}: {count:,} layouts")
+        unbalanced = ", their stages split by the closed form" if result.balanced and path is not outputs[0] else ""
+        say(f"{how} {path}: {count:,} layouts{unbalanced}")
 
 
 def run_explain(arguments: Namespace) -> int:
@@ -266,6 +267,10 @@ def _check_explain(arguments: Namespace) -> None:
         if missing:
             raise InputError(f"explain: the following arguments are required: {', '.join(missing)}")
         return
+    if arguments.cluster is not None and not _may_be_stored(arguments):
+        raise InputError(
+            f"--rank {arguments.rank}: is a row of FILE, and {arguments.model} is a model; drop --rank, or explain FILE"
+        )
     parser = Parser()
     add_explain(parser)
     usual = vars(parser.parse_args([]))
@@ -286,9 +291,13 @@ EITHER = ("model", "rank", "json", "stages", "keep_recompute", "against", "neigh
 
 def _is_file(arguments: Namespace) -> bool:
     """Whether `explain` is asked about a row of a file that search wrote; its first row if none is named."""
+    return arguments.rank is not None or (arguments.cluster is None and _may_be_stored(arguments))
+
+
+def _may_be_stored(arguments: Namespace) -> bool:
+    """Whether what stands in the model's place looks like such a file."""
     named = Path(str(arguments.model))
-    stored = named.suffix == ".parquet" or (named.suffix not in (".toml", ".json") and named.is_file())
-    return arguments.rank is not None or (arguments.cluster is None and stored)
+    return named.suffix == ".parquet" or (named.suffix not in (".toml", ".json") and named.is_file())
 
 
 def run_list(arguments: Namespace) -> int:

@@ -79,7 +79,9 @@ def _other(text: str) -> int | dict[str, Value]:
     found: dict[str, Value] = {}
     for part in text.split(","):
         axis, given, value = (word.strip() for word in part.partition("="))
-        option = axis.replace("_", "-")
+        option = {column.replace("_", "-"): option for option, column in COLUMNS.items()}.get(
+            axis.replace("_", "-"), axis
+        )
         if not given or option not in AXES:
             raise argparse.ArgumentTypeError(f"{part!r} is neither a row nor AXIS=VALUE of {', '.join(AXES)}")
         if COLUMNS[option] in found:
@@ -188,7 +190,10 @@ def add_search(parser: argparse.ArgumentParser) -> None:
     add("--threads", type=count, metavar="N", help="default: one a core")
     add("--top", type=count, default=10, metavar="K", help="sets of degrees that the table shows; default: 10")
     add("--no-bounds", action="store_true", help="score what a proven bound excludes, too")
-    even = "balance the stages of the frontier's layouts (with --all, of the K fastest, too) by CP-SAT, and rebuild it"
+    even = (
+        "balance the stages of the frontier's layouts (with --all, of the K fastest, too) by CP-SAT, and rebuild it: "
+        "-o has them, --all keeps the closed form's stages"
+    )
     add("--balance", action="store_true", help=even)
     add(
         "-o",
@@ -198,7 +203,8 @@ def add_search(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="Parquet; default: frontier.parquet",
     )
-    add("--all", type=named, metavar="FILE", help="also write every feasible layout, ranked by MFU, as Parquet")
+    every = "also write every feasible layout, its stages split by the closed form, ranked by MFU, as Parquet"
+    add("--all", type=named, metavar="FILE", help=every)
     add("--json", action="store_true", help="print JSON")
 
 
