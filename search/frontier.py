@@ -285,6 +285,8 @@ def read_frontier(path: str | os.PathLike[str], kinds: Sequence[str] = ("frontie
     kind = metadata.get(f"{KEY}.kind", "frontier")
     if kind not in kinds:
         raise InputError(f"{name}: written by meshscout {kind}, not by search")
+    if lacking := sorted(set(arrow_schema().names) - set(table.column_names)) if kind == "frontier" else []:
+        raise InputError(f"{name}: lacks column {', '.join(lacking)}")
     with damage(name):
         told, columns = (dict(json.loads(metadata[f"{KEY}.{part}"])) for part in ("provenance", "columns"))
         return Stored(rows, told, columns, kind)
@@ -298,7 +300,7 @@ def damage(name: str) -> Iterator[None]:
     except InputError as error:
         raise error if name in str(error) else InputError(f"{name}: {error}") from None
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
-        what = f"{type(error).__name__} {error}"
+        what = f"lacks {error}" if isinstance(error, KeyError) else f"{type(error).__name__} {error}"
         raise InputError(f"{name}: damaged, or not written by meshscout search: {what}") from None
 
 

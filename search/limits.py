@@ -72,8 +72,10 @@ def _checked(
         known = ", ".join(names[code] if names else "all" if axis == "dp_shard" else str(code) for code in possible)
         shown = names[value] if names and 0 <= value < len(names) else value
         raise InputError(f"{axis} {shown}: {_who(problem, axis)} has {known}")
+    if axis == "recompute_layers":
+        possible = tuple(n for n in possible if n < _fullest(problem, wanted))  # these are all, which 0 stands for
     usable = [n for n in possible if _usable(problem, axis, n, wanted)]
-    found = [str(n) for n in neighbouring(value, usable or possible)]
+    found = [str(n) for n in neighbouring(value, usable or possible)] or ["0 (all)"]
     nearest = "nearest"
     if 0 < len(usable) < len(possible):
         others = dict.fromkeys(other for group in TOGETHER if axis in group for other in group if other != axis)
@@ -98,6 +100,12 @@ def _usable(problem: Problem, axis: str, value: int, wanted: Mapping[str, Sequen
         for group in TOGETHER
         if axis in group
     )
+
+
+def _fullest(problem: Problem, wanted: Mapping[str, Sequence[int | str]]) -> int:
+    """Layers of the fullest stage of the fewest stages that are asked for."""
+    stages = [n for n in wanted.get("pp", ()) if isinstance(n, int) and 0 < n <= problem.model.layers]
+    return -(-problem.model.layers // min(stages, default=1))
 
 
 def neighbouring(value: int, values: Sequence[int]) -> list[int]:

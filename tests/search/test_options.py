@@ -8,6 +8,7 @@ import pytest
 
 from search import cli
 from search.help import COMMANDS
+from search.options import COLUMNS, _other
 from tests.commands import Outcome
 
 JOB = {"--gpus": "8"}
@@ -109,3 +110,17 @@ def test_a_sweep_takes_what_one_of_its_models_looks_at(run: Callable[..., Outcom
     assert code == 0
     assert "llama-2-7b" in out
     assert "mixtral-8x7b" in out
+
+
+@pytest.mark.parametrize("column", COLUMNS.values())
+def test_against_takes_axes_by_their_column_and_by_their_option(column: str) -> None:
+    option = {name: option for option, name in COLUMNS.items()}[column]
+    value: object = {"recompute": "full", "schedule": "1f1b", "rank_order": "tp-cp-dp-pp"}.get(column, 1)
+    for axis in (column, column.replace("_", "-"), option, option.replace("-", "_")):
+        assert _other(f"{axis}={value}") == {column: value}
+
+
+def test_a_rank_beside_a_model_is_what_is_wrong(run: Callable[..., Outcome]) -> None:
+    code, _, err = run("explain", "llama-2-7b", "dgx-a100", "--gpus", "8", "--rank", "2")
+    assert code == 2
+    assert "drop --rank" in err

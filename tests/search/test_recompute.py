@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from dataclasses import astuple
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from costmodel.estimate import Estimate, estimate
 from costmodel.layouts import Layouts
 from costmodel.problem import Problem
+from costmodel.profile import load_profile
 from hardware.errors import InputError
 from search.assignment import closed_form
 from search.compare import changed
@@ -174,3 +176,37 @@ def test_a_neighbour_without_recomputation_has_no_count_of_layers() -> None:
     assert changed(case, layout, {"recompute": 0}).row(0)["recompute_layers"] == 0
     assert changed(case, layout, {"pp": 64}).row(0)["recompute_layers"] == 0
     assert changed(case, layout, {"pp": 32}).row(0)["recompute_layers"] == 3
+
+
+def test_a_module_named_twice_is_refused() -> None:
+    profile = problem().profile
+    for name in ("mlp+mlp", "layernorm+mlp+layernorm"):
+        with pytest.raises(InputError, match="is named twice"):
+            profile.recompute_code(name)
+
+
+def test_a_name_means_the_declared_set_in_any_order_and_no_two_sets_share_one(tmp_path: Path) -> None:
+    file = tmp_path / "own.toml"
+    sets = {"none": (), "mlp": ("mlp", "layernorm"), "mlp-only": ("core_attn",), "core_attn+mlp": ("layernorm",)}
+    text = "".join(
+        f'[[recompute]]\nname = "{name}"\n' + f"modules = {list(own)}\n" * bool(own) for name, own in sets.items()
+    )
+    free = (
+        'base = "megatron"\nrecompute_modules = ["mlp", "core_attn"]\nselective = "mlp"\ndefault_recompute = "none"\n'
+    )
+    file.write_text(f'{free}{text}[[recompute]]\nname = "full"\nfull = true\n')
+    profile = load_profile(str(file))
+    names = [choice.name for choice in profile.recompute]
+    assert len(set(names)) == len(names)
+    assert [profile.recompute_code(name) for name in names] == list(range(len(names)))
+    assert profile.recompute_code("mlp+core_attn") == names.index("core_attn+mlp")
+
+
+@pytest.mark.parametrize(("layers", "pp", "said"), [(2, 1, "is 1"), (1, 1, "is 0 (all)"), (32, 4, "is 7")])
+def test_the_nearest_count_of_layers_can_be_used(
+    run: Callable[..., Outcome], tmp_path: Path, layers: int, pp: int, said: str
+) -> None:
+    (tmp_path / "own.toml").write_text(f'base = "llama-3.1-8b"\nlayers = {layers}\n')
+    code, _, err = run("search", "own.toml", "dgx-h100", "--gpus", "8", "--pp", str(pp), "--recompute-layers", "33")
+    assert code == 2
+    assert err.endswith(f"nearest {said}\n")
