@@ -76,6 +76,20 @@ def write_text(path: str, text: str) -> None:
         file.write(text.encode("utf-8", "replace"))
 
 
+def beside(name: str, file: str | os.PathLike[str]) -> str:
+    """The name of an input of `file` that was typed where this was written: from here, or else from its folder.
+
+    Raises InputError for a file that is in neither; what is shipped under the name stays the name.
+    """
+    here, there = Path(name), Path(file).parent / name
+    a_file = here.suffix in (".toml", ".json") or len(here.parts) > 1
+    if here.exists() or not (a_file or (there / "config.json").is_file()):
+        return name
+    if not there.exists():
+        raise InputError(f"{file}: its input {name}: no such file, here or beside it")
+    return str(there)
+
+
 def verb(path: str | Path) -> str:
     """What is said of a file that is about to be written."""
     return "replaced" if Path(path).exists() else "wrote"

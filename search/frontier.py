@@ -77,12 +77,13 @@ _HEADLINES = {
 @dataclass(frozen=True, slots=True)
 class Stored:
     """A file read back: one dict a row with the columns of the schema, the provenance, unit and meaning of each column,
-    and whether `search` (frontier) or `sweep` wrote it."""
+    whether `search` (frontier) or `sweep` wrote it, and its path."""
 
     rows: list[dict[str, Any]]
     provenance: dict[str, Any]
     columns: dict[str, dict[str, str]]
     kind: str
+    path: str
 
 
 def arrow_schema(provenance: Mapping[str, object] | None = None) -> pa.Schema:
@@ -285,11 +286,14 @@ def read_frontier(path: str | os.PathLike[str], kinds: Sequence[str] = ("frontie
     kind = metadata.get(f"{KEY}.kind", "frontier")
     if kind not in kinds:
         raise InputError(f"{name}: written by meshscout {kind}, not by search")
-    if lacking := sorted(set(arrow_schema().names) - set(table.column_names)) if kind == "frontier" else []:
+    known = arrow_schema().names if kind == "frontier" else []
+    if lacking := [column for column in known if column not in table.column_names]:
         raise InputError(f"{name}: lacks column {', '.join(lacking)}")
+    if empty := [column for column in known if table.column(column).null_count]:
+        raise InputError(f"{name}: column {', '.join(empty)} has rows with no value")
     with damage(name):
         told, columns = (dict(json.loads(metadata[f"{KEY}.{part}"])) for part in ("provenance", "columns"))
-        return Stored(rows, told, columns, kind)
+        return Stored(rows, told, columns, kind, name)
 
 
 @contextmanager

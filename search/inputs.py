@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 from costmodel.interval import default_margin
@@ -15,10 +16,11 @@ from costmodel.profile import Profile, load_profile
 from hardware.catalog import load_cluster
 from hardware.cluster import Cluster
 from hardware.errors import InputError
+from search.files import beside
 from search.fitting import data_degree, usual_etp, usual_schedule
 from search.options import COLUMNS
 from search.possible import ALL_RANKS
-from search.space import SearchSpace, load_space
+from search.space import WORLD, SearchSpace, load_space
 from search.terminal import say
 
 if TYPE_CHECKING:
@@ -153,7 +155,7 @@ def stored_layout(path: str, rank: int) -> Chosen:
     if rank > len(stored.rows):
         raise InputError(f"{path}: has {len(stored.rows)} rows, none of rank {rank}")
     with damage(path):
-        return _chosen_of(path, stored, rank)
+        return _chosen_of(stored, rank)
 
 
 def other_layout(chosen: Chosen, wanted: int | Mapping[str, int | str], path: str | None) -> Chosen:
@@ -175,32 +177,81 @@ def other_layout(chosen: Chosen, wanted: int | Mapping[str, int | str], path: st
         raise InputError(f"--against {typed}: {error}") from None
 
 
-def _chosen_of(path: str, stored: Stored, rank: int) -> Chosen:
-    from search.frontier import axes_of, digest, fingerprint
+def check_rows(stored: Stored) -> None:
+    """Raises InputError for a frontier with no rows, or one that `explain` would refuse; what needs inputs that are
+    gone or have changed is not looked at."""
+    from search.frontier import axes_of
+    from search.stage_rows import KEY, TOLD
     from search.stage_rows import stored as stored_stages
+
+    if not stored.rows:
+        raise InputError(f"{stored.path}: has no rows")
+    gpus = stored.provenance["workload"]["gpus"]
+    for row in stored.rows:
+        degrees = [row[axis] for axis in WORLD]
+        if min(degrees) < 1 or prod(degrees) != gpus:
+            asked = " x ".join(f"{axis} {row[axis]}" for axis in WORLD)
+            raise InputError(f"row {row['rank']}: {asked} does not make {gpus} GPUs")
+    _check_inputs(stored)
+    try:
+        problem = _problem_of(stored)
+    except InputError:
+        return
+    rows = [axes_of(row, problem.profile) for row in stored.rows]
+    limits: dict[str, set[int | str]] = {axis.name: {row[axis.name] for row in rows} for axis in fields(Layouts)}
+    limits["dp_shard"] = {"all" if it["dp_shard"] == it["dp"] * it["cp"] else it["dp_shard"] for it in rows}
+    load_space(problem, limits=limits)
+    known = {}
+    for axes, row in zip(rows, stored.rows, strict=True):
+        known[(*(axes[axis] for axis in KEY), *(str(row[name]) for name in TOLD), row["balance_gain"] > 0)] = axes, row
+    for axes, row in known.values():
+        stored_stages(problem, Layouts.of(**axes), row)
+
+
+def _chosen_of(stored: Stored, rank: int) -> Chosen:
+    from search.frontier import axes_of
+    from search.stage_rows import stored as stored_stages
+
+    _check_inputs(stored)
+    problem, given = _problem_of(stored), stored.provenance["inputs"]
+    row, place = stored.rows[rank - 1], (rank, len(stored.rows))
+    layout, space = Layouts.of(**axes_of(row, problem.profile)), beside(given["space"], stored.path)
+    chosen = _chosen(problem, space, layout, any_domain=given["any_domain"], place=place)
+    among = AMONG[stored.provenance.get("rows", "frontier")]
+    return replace(chosen, among=among, stages=stored_stages(problem, layout, row))
+
+
+def _check_inputs(stored: Stored) -> None:
+    """Raises InputError for inputs that no search wrote so."""
+    from search.frontier import digest
 
     given: Mapping[str, Any] = stored.provenance["inputs"]
     if digest(stored.provenance["workload"]) != stored.provenance["sha256"]["workload"]:
-        raise InputError(f"{path}: damaged: its workload is not the one that was searched")
+        raise InputError(f"{stored.path}: damaged: its workload is not the one that was searched")
     for name in NAMES:
         kind = bool if name == "any_domain" else str
         if not isinstance(given.get(name), kind) and (name, given.get(name)) != ("family", None):
-            raise InputError(f"{path}: damaged: its input {name} is {given.get(name)!r}")
-    cluster = load_cluster(given["cluster"])
+            raise InputError(f"{stored.path}: damaged: its input {name} is {given.get(name)!r}")
+
+
+def _problem_of(stored: Stored) -> Problem:
+    """The problem that was searched. Raises InputError if an input is gone or has changed."""
+    from search.frontier import fingerprint
+
+    given = stored.provenance["inputs"]
+    model = given["model"] if given["model"] in model_names() else beside(given["model"], stored.path)
+    cluster = load_cluster(beside(given["cluster"], stored.path))
     problem = Problem(
-        model=load_model(given["model"], given.get("family")),
+        model=load_model(model, given.get("family")),
         cluster=cluster,
-        profile=load_profile(given["profile"]).on(cluster.gpu),
+        profile=load_profile(beside(given["profile"], stored.path)).on(cluster.gpu),
         workload=Workload(**stored.provenance["workload"]),
     )
     for part in ("model", "cluster", "profile"):
         if fingerprint(getattr(problem, part)) != stored.provenance["sha256"][part]:
-            raise InputError(f"{path}: {part} {given[part]} has changed since this file was written; search again")
-    row, place = stored.rows[rank - 1], (rank, len(stored.rows))
-    layout = Layouts.of(**axes_of(row, problem.profile))
-    chosen = _chosen(problem, given["space"], layout, any_domain=given["any_domain"], place=place)
-    among = AMONG[stored.provenance.get("rows", "frontier")]
-    return replace(chosen, among=among, stages=stored_stages(problem, layout, row))
+            changed = f"{part} {given[part]} has changed since this file was written"
+            raise InputError(f"{stored.path}: {changed}; search again")
+    return problem
 
 
 def _chosen(

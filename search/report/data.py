@@ -30,7 +30,7 @@ class Page:
 def frontier_page(stored: Stored) -> Page:
     """The page of one search."""
     told, names = stored.provenance, stored.provenance["names"]
-    work, space = told["workload"], told["space"]
+    work, space, given = told["workload"], told["space"], told["inputs"]
     batch = f"{work['global_batch']:,} sequences of {work['seq_len']:,} tokens a step"
     lines = [
         {"rule": rule, "count": count, "text": DEMANDS.get(rule, "")}
@@ -46,7 +46,7 @@ def frontier_page(stored: Stored) -> Page:
         "kind": "frontier",
         "settings": [],
         "account": {"summary": summary, "lines": lines},
-        "sources": [inputs(told), *sources([told["inputs"]["model"]], [told["inputs"]["cluster"]], told["inputs"])],
+        "sources": [inputs(told), *sources([given["model"]], [given["cluster"]], given, stored.path)],
     }
     title = f"{names['model']} on {work['gpus']:,} GPUs of {names['cluster']}"
     return Page(title, f"{work['precision']}, {batch}, profile {names['profile']}", data)
@@ -69,7 +69,7 @@ def sweep_page(stored: Stored) -> Page:
         "max_days": given.get("max_days"),
         "knees": [_knee(it, naming) for it in _answers(told, "knees", settings)],
         "account": None,
-        "sources": [inputs(told), *sources(given["model"], given["cluster"], given)],
+        "sources": [inputs(told), *sources(given["model"], given["cluster"], given, stored.path)],
     }
     models, clusters = ", ".join(given["model"]), ", ".join(given["cluster"])
     tokens = format_count(given["tokens"]).strip()

@@ -8,6 +8,7 @@ from pathlib import Path
 from string import Template
 
 from search.frontier import damage, read_frontier
+from search.inputs import check_rows
 from search.report.data import Page, frontier_page, sweep_page
 from search.version import VERSION
 
@@ -20,6 +21,8 @@ def page(path: str) -> str:
     """The page of a file that `search` or `sweep` wrote. Raises InputError for any other file."""
     stored = read_frontier(path, kinds=("frontier", "sweep"))
     with damage(path):
+        if stored.kind == "frontier":
+            check_rows(stored)
         return render(sweep_page(stored) if stored.kind == "sweep" else frontier_page(stored))
 
 

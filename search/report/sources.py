@@ -15,6 +15,7 @@ from hardware.errors import InputError
 from hardware.gpu import Gpu
 from hardware.provenance import Provenance
 from search.defaults import said
+from search.files import beside
 from search.version import VERSION
 
 Json = dict[str, Any]
@@ -49,9 +50,9 @@ def replaced(given: Mapping[str, Any]) -> list[str]:
     return [*(f"{path}={', '.join(values)}" for path, values in given.get("set") or []), *prices]
 
 
-def sources(models: Sequence[str], clusters: Sequence[str], given: Mapping[str, Any]) -> Iterator[Json]:
-    """Figures of the models, clusters, GPUs and the profile: name, value, tag and source."""
-    loaded = {name: found for name in clusters if (found := _read(load_cluster, name))}
+def sources(models: Sequence[str], clusters: Sequence[str], given: Mapping[str, Any], file: str) -> Iterator[Json]:
+    """Figures of the models, clusters, GPUs and the profile that `file` was made of: name, value, tag and source."""
+    loaded = {name: found for name in clusters if (found := _read(load_cluster, file, name))}
     sets = {name: _set_on(cluster, name, given) for name, cluster in loaded.items()}
     if loaded:
         yield {
@@ -60,7 +61,7 @@ def sources(models: Sequence[str], clusters: Sequence[str], given: Mapping[str, 
             "rows": [_paid(name, cluster, sets[name]) for name, cluster in loaded.items()],
         }
     for name in models:
-        model = _read(load_model, name, given.get("family"))
+        model = _read(load_model, file, name, given.get("family"))
         yield {"name": f"Model {name}", "rows": [["architecture", "", "", model.source if model else GONE]]}
     for name in clusters:
         if name not in loaded:
@@ -70,17 +71,17 @@ def sources(models: Sequence[str], clusters: Sequence[str], given: Mapping[str, 
         yield {"name": f"Cluster {name}", "rows": list(_facts(cluster, instead))}
         own = {path.removeprefix("gpu."): it for path, it in instead.items() if path.startswith("gpu.")}
         yield {"name": f"GPU {cluster.gpu.name} of {name}", "rows": list(_facts(cluster.gpu, own))}
-        for other in filter(None, (_read(load_gpu, text) for text in _values_of("cluster.gpu", given))):
+        for other in filter(None, (_read(load_gpu, file, text) for text in _values_of("cluster.gpu", given))):
             yield {"name": f"GPU {other.name}, set with --set", "rows": list(_facts(other, {}))}
-        profile = _read(load_profile, given["profile"])
+        profile = _read(load_profile, file, given["profile"])
         if profile:
             rows = list(_facts(profile.on(cluster.gpu), {}))
             yield {"name": f"Profile {profile.name} on {cluster.gpu.name}", "rows": rows}
 
 
-def _read(load: Callable[..., Any], *what: Any) -> Any:
+def _read(load: Callable[..., Any], file: str, name: str, *more: Any) -> Any:
     try:
-        return load(*what)
+        return load(beside(name, file), *more)
     except InputError:
         return None
 

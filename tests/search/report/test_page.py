@@ -2,11 +2,16 @@
 
 import json
 import re
+import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from hardware import catalog
 from search.frontier import read_frontier
 from search.report.data import frontier_page
 from search.report.page import page, render
@@ -58,7 +63,7 @@ def test_two_thousand_points_stay_below_a_megabyte(run: Callable[..., Outcome]) 
         }
         for n in range(2000)
     ]
-    made = frontier_page(type(stored)(rows, stored.provenance, stored.columns, stored.kind))
+    made = frontier_page(replace(stored, rows=rows))
     assert made.data["count"] == 2000
     assert len(render(made).encode()) < 1_000_000
 
@@ -140,3 +145,60 @@ def test_the_file_itself_is_never_overwritten(run: Callable[..., Outcome]) -> No
     run(*SEARCH)
     assert run("report", "frontier.parquet", "-o", "frontier.parquet").code == 2
     assert len(read_frontier("frontier.parquet").rows) > 0
+
+
+def test_inputs_are_found_beside_the_file(
+    run: Callable[..., Outcome], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "there").mkdir()
+    monkeypatch.chdir(tmp_path / "there")
+    Path("mine.toml").write_text('base = "llama-2-7b"\nlayers = 4\n')
+    shutil.copy(Path(catalog.__file__).parent / "data" / "clusters" / "dgx-a100.toml", "machine.toml")
+    assert run("search", "mine.toml", "machine.toml", "--gpus", "8", "--tp", "1", "--pp", "1").code == 0
+    monkeypatch.chdir(tmp_path)
+    assert run("explain", "there/frontier.parquet").code == 0
+    assert run("report", "there/frontier.parquet").code == 0
+    assert "cannot be read" not in Path("report.html").read_text()
+    shutil.move("there/frontier.parquet", "moved.parquet")
+    code, _, err = run("explain", "moved.parquet")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "mine.toml: no such file, here or beside it" in err
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "said"),
+    [
+        ("tp", -5, "does not make 8 GPUs"),
+        ("tp", None, "column tp has rows with no value"),
+        ("zero_stage", 7, "zero_stage 7"),
+        ("micro_batch", 7, "micro_batch 7"),
+        ("recompute", "what", "recompute 'what'"),
+        ("pipeline_layout", "Et|L", "do not hold llama-3.1-8b"),
+        ("recompute_layers", "", "lacks column recompute_layers"),
+    ],
+)
+def test_a_row_that_cannot_be_explained_makes_no_page(
+    run: Callable[..., Outcome], column: str, value: object, said: str
+) -> None:
+    assert run("search", "llama-3.1-8b", "dgx-h100", "--gpus", "8", "--tp", "1,2", "--pp", "1").code == 0
+    table = pq.read_table("frontier.parquet")
+    at, field = table.schema.get_field_index(column), table.schema.field(column)
+    values = [value, *table.column(at).to_pylist()[1:]]
+    if value == "":
+        table = table.drop_columns([column])
+    else:
+        table = table.set_column(at, field.with_nullable(True), pa.array(values, field.type))
+    pq.write_table(table, "bad.parquet")
+    for command in ("report", "explain"):
+        code, _, err = run(command, "bad.parquet")
+        assert (code, err.count("\n")) == (2, 1)
+        assert "bad.parquet" in err
+        assert said in err or command == "explain"
+    assert not Path("report.html").exists()
+
+
+def test_a_frontier_without_rows_makes_no_page(run: Callable[..., Outcome]) -> None:
+    run(*SEARCH)
+    pq.write_table(pq.read_table("frontier.parquet").slice(0, 0), "empty.parquet")
+    code, _, err = run("report", "empty.parquet")
+    assert (code, err) == (2, "meshscout: error: empty.parquet: has no rows\n")
