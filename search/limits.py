@@ -10,7 +10,7 @@ from costmodel.layouts import CODED
 from costmodel.problem import Problem
 from hardware.errors import InputError
 from hardware.spelling import did_you_mean
-from search.possible import ALL_RANKS, applicable, recompute_codes
+from search.possible import ALL_RANKS, applicable, recompute_codes, recomputes
 
 LISTED = ("zero_stage", "recompute", "sequence_parallel", *CODED)
 """Axes whose values a profile lists."""
@@ -34,6 +34,8 @@ def limit(
     codes = {value if loose and value > 0 else _checked(problem, axis, value, possible, wanted) for value in numbers}
     if not codes:
         raise InputError(f"{axis}: no value is given")
+    if axis == "recompute":  # of sets that come to the same on this model, the first one typed
+        codes = set({recomputes(problem, code): code for code in reversed(numbers)}.values())
     return tuple(sorted(codes))
 
 

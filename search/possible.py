@@ -45,7 +45,7 @@ def recompute_codes(problem: Problem, *, free: bool = False) -> tuple[int, ...]:
     for code, choice in enumerate(problem.profile.recompute):
         if not (choice.declared or free):
             continue
-        key = ("full",) if choice.full else applicable(problem, choice)
+        key = recomputes(problem, code)
         if key not in chosen or (key and choice.name == problem.profile.selective):
             chosen[key] = code
     return tuple(sorted(chosen.values()))
@@ -55,9 +55,14 @@ def recompute_choices(problem: Problem, own: int) -> tuple[int, ...]:
     """Codes of the sets that a stage may choose from: the declared ones that differ on this model, and a layout's own
     where it differs from all of these."""
     known = recompute_codes(problem)
-    sets = [problem.profile.recompute[code] for code in (*known, own)]
-    made = [("full",) if one.full else applicable(problem, one) for one in sets]
+    made = [recomputes(problem, code) for code in (*known, own)]
     return known if made[-1] in made[:-1] else tuple(sorted((*known, own)))
+
+
+def recomputes(problem: Problem, code: int) -> tuple[str, ...]:
+    """What a recompute set comes to on this model: equal sets recompute the same."""
+    choice = problem.profile.recompute[code]
+    return ("full",) if choice.full else applicable(problem, choice)
 
 
 def divisors(number: int) -> tuple[int, ...]:

@@ -210,3 +210,11 @@ def test_the_nearest_count_of_layers_can_be_used(
     code, _, err = run("search", "own.toml", "dgx-h100", "--gpus", "8", "--pp", str(pp), "--recompute-layers", "33")
     assert code == 2
     assert err.endswith(f"nearest {said}\n")
+
+
+def test_sets_that_come_to_the_same_are_searched_once() -> None:
+    limits = {"recompute": ("core_attn+moe_act", "core_attn", "full")}
+    for model, names in (("llama-3.1-8b", ("core_attn+moe_act", "full")), ("mixtral-8x7b", limits["recompute"])):
+        case = problem(model, gpus=8)
+        codes = sorted(map(case.profile.recompute_code, names))
+        assert list(load_space(case, limits=limits).axes["recompute"]) == codes
