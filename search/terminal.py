@@ -16,6 +16,8 @@ from types import FrameType
 from hardware.errors import InputError
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+PATIENCE = 0.5
+"""Seconds that a command has to clean up after one signal before the next stops that too."""
 
 
 class Stopped(KeyboardInterrupt):
@@ -27,10 +29,12 @@ class Signals:
 
     number: int = 0
     held: bool = False
+    deaf_until: float = 0.0
 
     def arrive(self, number: int, _: FrameType | None) -> None:
         self.number = self.number or number
-        if not self.held:
+        if not self.held and time.monotonic() >= self.deaf_until:
+            self.deaf_until = time.monotonic() + PATIENCE
             raise Stopped
 
     def load(self, *modules: str) -> None:
@@ -61,6 +65,29 @@ def signals() -> Iterator[Signals]:
     finally:
         for number in mine:
             signal.signal(number, usual[number])
+
+
+@contextmanager
+def held() -> Iterator[None]:
+    """Ctrl-C waits for the end of the block; a thread or a process that is started within never gets one."""
+    usual = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    try:
+        signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT,))
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, usual)
+
+
+def end_with_parent() -> None:
+    """This process, which multiprocessing started, ends as soon as its parent is gone, however that ended."""
+    from multiprocessing import parent_process
+
+    def follow() -> None:
+        if parent := parent_process():
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=follow, daemon=True).start()
 
 
 def open_streams() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import (
     BrokenExecutor,
@@ -14,14 +13,17 @@ from concurrent.futures import (
     as_completed,
 )
 from contextlib import AbstractContextManager, contextmanager
+from threading import Thread
 
 from hardware.errors import InputError
 from search.sweep.journal import Journal
 from search.sweep.unit import Unit, run
-from search.terminal import say
+from search.terminal import end_with_parent, held, say
 
 TRIES = 4
 """Times that a pool which lost a worker is opened again."""
+GRACE = 1.0
+"""Seconds for a pool to free its semaphores: one whose worker was killed amid a result waits for the rest of it."""
 Opened = Callable[[], AbstractContextManager[Executor]]
 
 
@@ -37,17 +39,16 @@ def threads(number: int) -> Iterator[Executor]:
 
 @contextmanager
 def processes(number: int) -> Iterator[Executor]:
-    """Processes of this machine. A signal from the terminal is the parent's to handle."""
-    context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(number, context, _deaf)
+    """Processes of this machine: they end with the block, whatever they are at, and with this process."""
+    pool = ProcessPoolExecutor(number, multiprocessing.get_context("spawn"), end_with_parent)
     try:
         yield pool
     finally:
-        pool.shutdown(wait=True, cancel_futures=True)
-
-
-def _deaf() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+        for process in multiprocessing.active_children():
+            process.kill()
+        closing = Thread(target=pool.shutdown, kwargs={"cancel_futures": True}, daemon=True)
+        closing.start()
+        closing.join(GRACE)
 
 
 @contextmanager
@@ -77,7 +78,8 @@ def run_all(
     for tried in range(TRIES):
         try:
             with opened() as pool:
-                futures = {pool.submit(run, unit, inner): key for key, unit in left.items()}
+                with held():
+                    futures = {pool.submit(run, unit, inner): key for key, unit in left.items()}
                 for future in as_completed(futures):
                     key = futures[future]
                     journal.add(key, future.result())

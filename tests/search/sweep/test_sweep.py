@@ -291,6 +291,28 @@ def test_interrupted_it_keeps_what_is_done(usual: bytes, run: Callable[..., Outc
     assert Path("sweep.parquet").read_bytes() == usual
 
 
+@pytest.mark.parametrize(
+    ("send", "number"), [(os.kill, signal.SIGINT), (os.killpg, signal.SIGINT), (os.kill, signal.SIGKILL)]
+)
+def test_no_worker_outlives_the_command(
+    run: Callable[..., Outcome], send: Callable[[int, int], None], number: int
+) -> None:
+    """However often Ctrl-C is pressed, from the first import of a worker; stderr ends with the last that holds it."""
+    process = subprocess.Popen(
+        command(*SWEEP, "--workers", "2"), env=environment(), stderr=subprocess.PIPE, start_new_session=True
+    )
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    wait_for(lambda: len(children.read_text().split()) == 3)  # and the tracker of the semaphores
+    while process.poll() is None:
+        send(process.pid, number)
+        time.sleep(0.02)
+    _, err = process.communicate(timeout=30)
+    if number == signal.SIGINT:
+        assert process.returncode == 130
+        assert b"Traceback" not in err
+        assert b"leaked" not in err
+
+
 @pytest.fixture
 def dask(tmp_path: Path) -> Iterator[tuple[str, list[subprocess.Popen[bytes]]]]:
     """A scheduler and two worker processes: its address, and the workers."""
