@@ -1,4 +1,4 @@
-"""`python -m benchmarks [NAME ...]` runs benchmarks; `compare BASE HEAD` runs them on two commits in turn."""
+"""`python -m benchmarks run [NAME ...]` runs benchmarks; `compare BASE HEAD` runs them on two commits in turn."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _run(names: Sequence[str], rounds: int) -> Iterator[Measure]:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     commands = parser.add_subparsers(dest="command")
-    run = commands.add_parser("run", help="time this checkout (the default)")
+    run = commands.add_parser("run", help="time this checkout (without a word: all but billion)")
     run.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(BENCHMARKS)}; default: all but billion")
     run.add_argument("--rounds", type=int, default=5, help="the least of so many counts (5)")
     run.add_argument("--json", action="store_true", help="print JSON")

@@ -140,10 +140,12 @@ def _file_figures(table: Table) -> Iterator[Figure]:
 
 
 def _text(value: object) -> str:
-    """A list by its members, and a table by its name."""
+    """A list by its members, and a recompute set by its name and modules."""
     if isinstance(value, list):
         return ", ".join(_text(part) for part in value)
-    return str(value["name"] if isinstance(value, dict) else value)
+    if isinstance(value, dict):
+        return f"{value['name']} ({'+'.join(value['modules'])})" if "modules" in value else str(value["name"])
+    return str(value)
 
 
 DESCRIBE: dict[str, Callable[..., tuple[Entry, ...]]] = {

@@ -91,8 +91,8 @@ def _other(text: str) -> int | dict[str, Value]:
 
 
 def add_axes(parser: argparse.ArgumentParser, *, many: bool) -> None:
-    """The axes: comma lists that limit the space, or one value each."""
-    listed = "comma lists that limit the space; default: all of its values"
+    """The axes: comma lists in place of the space's values, or one value each."""
+    listed = "comma lists in place of the space's values; default: all of these"
     title = listed if many else "one value each; default: 1, derived, or the profile's"
     group = parser.add_argument_group("axes", title)
     for option, (kind, text) in AXES.items():
