@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from costmodel.interval import default_margin
 from costmodel.model import load_model
 from costmodel.problem import Problem, Workload, default_global_batch
 from costmodel.profile import load_profile
@@ -27,4 +30,5 @@ def problem(model: str, cluster: str, gpus: int, profile: str = "megatron") -> P
         moments_dtype=rates.moments_dtype,
         routed_nodes=trained.routed_nodes,
     )
-    return Problem(model=trained, cluster=machine, profile=rates, workload=workload)
+    case = Problem(model=trained, cluster=machine, profile=rates, workload=workload)
+    return replace(case, workload=replace(workload, memory_margin=default_margin(case)))
