@@ -13,6 +13,7 @@ from costmodel.layouts import AXES, Layouts
 from costmodel.problem import Problem
 from search.assignment import Assignment, Balanced, closed_form, closed_form_of
 from search.engine import SearchResult
+from search.limits import neighbouring
 from search.possible import possible_values, recompute_choices
 from search.rule import violations
 from search.rules import rules
@@ -37,8 +38,7 @@ def balance(problem: Problem, layout: Layouts, *, own: bool = False, known: Know
     if key not in known:
         known[key] = assign(problem, layout, own=own)
     found = known[key]
-    closed = closed_form_of(problem, layout.row(0), np.nan)
-    fits = problem.cluster.gpu.usable_memory - float(usual.memory_headroom[0]) <= problem.memory_limit
+    closed, fits = closed_form_of(problem, row, np.nan), _fits(problem, usual)
     if found is not None:
         cost = estimate(problem, layout, found.table)
         better = (-cost.step_time[0], cost.memory_headroom[0]) > (-usual.step_time[0], usual.memory_headroom[0])
@@ -51,6 +51,11 @@ def balance(problem: Problem, layout: Layouts, *, own: bool = False, known: Know
     if found is not None:
         closed = replace(closed, bound=min(found.bound, closed.seconds), optimal=found.optimal)
     return Balanced(assignment=closed, cost=usual, usual=usual, chosen=False)
+
+
+def _fits(problem: Problem, cost: Estimate) -> bool:
+    """Whether one layout's memory is within the limit."""
+    return problem.cluster.gpu.usable_memory - float(cost.memory_headroom[0]) <= problem.memory_limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +96,7 @@ class _Balancing:
         it = balance(problem, layout, known=self.known)
         self.done[tuple(layout.row(0).values())] = it
         usual = it.usual if it else estimate(problem, layout)
-        if problem.cluster.gpu.usable_memory - float(usual.memory_headroom[0]) <= problem.memory_limit:
+        if _fits(problem, usual):
             self._keep(layout, usual, None)
         if it and it.chosen:
             self._keep(layout, it.cost, it)
@@ -117,9 +122,8 @@ class _Balancing:
         row, space = layout.row(0), self.result.space
         for axis in ("vpp", "micro_batch"):
             asked = axis in space.limits or space.name.endswith(".toml")
-            values = sorted(space.axes[axis] if asked else possible_values(self.result.problem)[axis])
-            below, above = [n for n in values if n < row[axis]], [n for n in values if n > row[axis]]
-            for value in (*below[-1:], *above[:1]):
+            values = space.axes[axis] if asked else possible_values(self.result.problem)[axis]
+            for value in neighbouring(row[axis], values):
                 other = row | {axis: value}
                 if not violations(self.rules, other):
                     yield Layouts.of(**other)
